@@ -10,7 +10,7 @@ PIP := $(PY) -m pip --quiet --disable-pip-version-check
 .DEFAULT_GOAL := help
 NATIVE := hatch_build.py $(wildcard wayfare/native/*)
 
-.PHONY: help demo test test-all test-core test-pure test-asan test-long lint bench docs clean
+.PHONY: help demo test test-all test-core test-pure test-asan test-gpu test-long lint bench docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -38,6 +38,10 @@ test-pure: $(VENV)/.stamp-test ## The same without the native module, as on a ma
 # Its own folder: the module under AddressSanitizer loads only into a Python that has the sanitizer before it.
 test-asan: $(VENV)/.stamp-test ## The tests of graphs and of the native module, under AddressSanitizer (gcc)
 	$(PY) tools/test_asan.py tests/autograd tests/test_native.py tests/batch/test_semantics.py tests/batch/test_schedule.py tests/batch/test_writes.py
+
+test-gpu: $(VENV)/.stamp-test ## The tests of devices on a real GPU, where CuPy finds one (installs CuPy)
+	$(PIP) install --editable '.[cuda]'
+	WAYFARE_TEST_GPU=1 $(PY) -m pytest -q tests/gpu
 
 test-long: $(VENV)/.stamp-test ## What `make test` leaves to `make test-all`
 	$(PY) -m pytest -n auto --dist worksteal -m long

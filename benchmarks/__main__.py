@@ -15,6 +15,7 @@ from types import ModuleType
 import benchmarks
 from benchmarks.harness import BenchmarkError, Options, available_cores
 from benchmarks.neighbours import neighbours
+from benchmarks.works import CPU
 
 
 def suites() -> dict[str, ModuleType]:
@@ -43,6 +44,8 @@ def parser(known: dict[str, ModuleType]) -> argparse.ArgumentParser:
         add("--busy", type=int, default=0, metavar="N", help="keep N other processes busy meanwhile (0)")
         add("--subject", default="wayfare", metavar="MODULE", help="what is measured (wayfare)")
         add("--peer", default="torch", metavar="MODULE", help="what it is measured against (torch)")
+        if hasattr(module, "add_arguments"):
+            module.add_arguments(command)
     return top
 
 
@@ -52,7 +55,8 @@ def main(arguments: list[str] | None = None) -> int:
     parsed = parser(known).parse_args(arguments)
     options = Options(
         quick=parsed.quick, threads=parsed.threads, only=parsed.only, subject=parsed.subject, peer=parsed.peer,
-        busy=parsed.busy,
+        busy=parsed.busy, json=parsed.json, device=getattr(parsed, "device", CPU),
+        budget=getattr(parsed, "budget", None),
     )  # fmt: skip
     try:
         with neighbours(options.busy):
@@ -60,8 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
     except BenchmarkError as error:
         print(f"\nbenchmarks: {error}", file=sys.stderr)
         return 1
-    if parsed.json is not None:
-        report.write_json(parsed.json)
+    report.keep()
     return 0
 
 

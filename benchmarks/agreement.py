@@ -29,7 +29,9 @@ def check(sides: Sides, work: str, **parameters: Any) -> None:
             raise BenchmarkError(f"{mine} and {worker.module} disagree in the work {work} {parameters}: {reason}.")
 
 
-def difference(ours: list[np.ndarray], theirs: list[np.ndarray]) -> str | None:
+def difference(
+    ours: list[np.ndarray], theirs: list[np.ndarray], relative: float = RELATIVE, of_largest: float = OF_LARGEST
+) -> str | None:
     """What tells two lists of results apart beyond rounding; None if nothing does."""
     if len(ours) != len(theirs):
         return f"{len(ours)} results against {len(theirs)}"
@@ -40,7 +42,7 @@ def difference(ours: list[np.ndarray], theirs: list[np.ndarray]) -> str | None:
         if not largest > 0:
             return f"result {number} is all zeros or has a NaN, which compares nothing"
         apart = np.abs(our - their)
-        if not (apart <= RELATIVE * np.abs(their) + OF_LARGEST * largest).all():
+        if not (apart <= relative * np.abs(their) + of_largest * largest).all():
             return f"result {number} differs by up to {float(apart.max()):.3g}, its largest number is {largest:.3g}"
     return None
 

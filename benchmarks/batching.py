@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks import corpora
-from benchmarks.contest import Outcome, compete, short
+from benchmarks.contest import Limit, Outcome, compete, short
 from benchmarks.harness import BenchmarkError, Measurement, Options, Report, Skipped, figure, sparkline
 from benchmarks.judging import grid, judge, sum_up
 from benchmarks.library import OWN_WAITING
@@ -77,15 +77,6 @@ _HOW = (
     "beforehand, nn.LSTM); with several threads it is often slower than with one, and judged by the faster. DyNet "
     "batches automatically, and computes in one thread."
 )
-
-
-@dataclass(frozen=True)
-class Limit:
-    """At most `must` times the time of the fastest of these sides, better at most `aim` times."""
-
-    against: tuple[Side, ...]
-    must: float | None
-    aim: float | None
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,18 @@ UNITS = {"µs": 1e6, "ms": 1e3}  # how many make a second
 SETTLING_SECONDS = 3.0
 
 
+@dataclass(frozen=True)
+class Limit:
+    """At most `must` times the time of the fastest of these sides, better at most `aim` times.
+
+    Without any side the limits are in the unit of the row.
+    """
+
+    against: tuple[Side, ...]
+    must: float | None
+    aim: float | None
+
+
 @dataclass
 class Outcome:
     """What came of one work: the rounds of each side that ran, in seconds, and why the others did not."""
@@ -30,6 +42,7 @@ class Outcome:
     reasons: dict[Side, str]
     disturbed: set[Side] = field(default_factory=set)  # sides whose threads had to wait for a core
     compilations: dict[Side, dict[str, int]] = field(default_factory=dict)  # what each compiled, in its own units
+    remarks: dict[Side, list[str]] = field(default_factory=dict)  # what each was warned of
 
     def cell(self, side: Side, unit: str) -> str:
         """The best round as a table shows it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,6 +21,7 @@ REPEATS = 3
 SIDES = [TORCH, TORCH_COMPILE, JAX, EAGER, COMPILED]
 STARTERS = [TORCH_COMPILE, JAX, COMPILED]
 SLOW_STARTERS = (TORCH_COMPILE, JAX)  # shown from one run: half a minute or more each
+STATES = ("cold", "from disk")
 BLOCKS = "2 transformer blocks, d 256, T 128, B 8"
 
 
@@ -64,16 +66,18 @@ def lengths(report: Report, count: int | None = None, epochs: int = 4, **size: i
     judge(report, "Many lengths", rows)
 
 
-def first_call(report: Report, **size: int) -> None:
+def first_call(
+    report: Report, starters: Sequence[Side] | None = None, states: Sequence[str] = STATES, **parameters: Any
+) -> None:
     """The first calls of a transformer step in a fresh process, with empty cache folders and with filled ones."""
+    given: dict[str, Any] = {"of": "steps.transformer", "calls": CALLS_SHOWN, **parameters}
     found: dict[tuple[Side, str], list[dict[str, Any]]] = {}
-    for side in STARTERS:
+    for side in STARTERS if starters is None else starters:
         try:
             for _ in range(_repeats(report, side)):
                 with TemporaryDirectory() as folder:
-                    for state in ("cold", "from disk"):
-                        parameters: dict[str, Any] = {"of": "steps.transformer", "calls": CALLS_SHOWN, **size}
-                        answer = side.alone(report.options, "starting.first_calls", Path(folder), **parameters)
+                    for state in states:
+                        answer = side.alone(report.options, "starting.first_calls", Path(folder), **given)
                         found.setdefault((side, state), []).append(answer)
         except BenchmarkError as error:
             report.skip("first call", side.name, short(error))

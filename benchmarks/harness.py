@@ -43,6 +43,10 @@ class Options:
     subject: str = "wayfare"
     peer: str = "torch"  # nothing: the subject is compared with itself
     busy: int = 0  # processes that keep cores busy meanwhile
+    json: Path | None = None  # where the figures go
+    device: str = "cpu"
+    budget: float | None = None  # seconds for the whole suite, where it keeps to one
+    patience: float | None = None  # seconds after which a side that gives no answer is ended
 
     @property
     def rounds(self) -> int:
@@ -216,7 +220,13 @@ class Report:
     def note(self, text: str) -> None:
         self.console.print(text, markup=False)
 
+    def keep(self) -> None:
+        """Write what there is so far to the file of the options, if they name one."""
+        if self.options.json is not None:
+            self.write_json(self.options.json)
+
     def write_json(self, path: Path) -> None:
+        """Write all figures; whoever looks sees the old file or the new one, never a part."""
         content = {
             "environment": self.environment(),
             "modules": self.options.modules(),
@@ -224,7 +234,9 @@ class Report:
             "skipped": self.skipped,
             "curves": self.curves,
         }
-        path.write_text(json.dumps(content, indent=1) + "\n")
+        unfinished = path.with_name(path.name + ".unfinished")
+        unfinished.write_text(json.dumps(content, indent=1) + "\n")
+        os.replace(unfinished, path)
 
 
 def limit_text(limit: float | None, met: bool | None) -> str:

@@ -34,6 +34,11 @@ def grid(report: Report, title: str, columns: list[str], cells: list[list[str]])
 def judge(report: Report, title: str, rows: list[Measurement]) -> None:
     """Keep rows and print them with what they must be, what is aimed at, and whether they are."""
     report.measurements += rows
+    show(report, title, rows)
+
+
+def show(report: Report, title: str, rows: list[Measurement]) -> None:
+    """Print rows with what they must be, what is aimed at, and whether they are."""
     cells = []
     for row in rows:
         if row.absolute:

@@ -1,4 +1,4 @@
-"""The sides of the suite `compile`: each library in each of its ways to run a training step."""
+"""The sides of the suites `compile` and `gpu`: each library in each of its ways to run a training step."""
 
 from __future__ import annotations
 
@@ -33,13 +33,14 @@ class Side:
                 raise Skipped(f"{module} cannot be imported.")
         finally:
             sys.path.remove(str(ROOT))
-        return Worker(module, options.threads, environment)
+        return Worker(module, options.threads, environment, patience=options.patience)
 
     def alone(
         self, options: Options, work: str, folder: Path, environment: Mapping[str, str] | None = None, **parameters: Any
     ) -> Any:
         """The answer of `work` from a fresh process that keeps what it compiles in `folder`."""
-        caches = {"WAYFARE_CACHE": str(folder / "wayfare"), "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
+        names = ("WAYFARE_CACHE", "TORCHINDUCTOR_CACHE_DIR", "CUPY_CACHE_DIR", "CUDA_CACHE_PATH")
+        caches = {name: str(folder / name.lower()) for name in names}
         for cache in caches.values():
             os.makedirs(cache, exist_ok=True)
         with self.worker(options, {**caches, **(environment or {})}) as worker:
@@ -49,6 +50,8 @@ class Side:
 TORCH = Side("PyTorch eager", PYTORCH, "eager")
 TORCH_FUSED = Side("PyTorch fused Adam", PYTORCH, "fused Adam")
 TORCH_COMPILE = Side("torch. compile", PYTORCH, "compiled")
+TORCH_GRAPHS = Side("reduce- overhead", PYTORCH, "reduce-overhead")
+TORCH_CAPTURABLE = Side("reduce- overhead, capturable", PYTORCH, "reduce-overhead, capturable")
 JAX = Side("JAX jit", "jax", "jit")
 JAX_WAITED = Side("JAX waited for", "jax", "waited for")
 JAX_REWRITTEN = Side("JAX rewritten", "jax", "rewritten")

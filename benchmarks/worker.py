@@ -12,12 +12,18 @@ import os
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Timer
 from time import perf_counter
 from typing import Any
 
-from benchmarks.works import Prepared, Unavailable
+import numpy as np
+
+from benchmarks.works import CPU, Prepared, Unavailable, nothing, resolve
+from benchmarks.works.devices import release, synchronizer
 
 ROOT = Path(__file__).resolve().parent.parent
 # XLA, which JAX runs on, makes as many threads as NPROC says.
@@ -32,15 +38,11 @@ class Skipped(BenchmarkError):
     """A side has no such feature; the message says which feature."""
 
 
-def resolve(work: str) -> Callable[..., Any]:
-    """The function that `work` names, such as "chain.small_ops" in benchmarks/works/chain.py."""
-    module, _, function = work.partition(".")
-    found: Callable[..., Any] = getattr(importlib.import_module(f"benchmarks.works.{module}"), function)
-    return found
-
-
 class Worker:
-    """A running side, as the harness sees it; `python` and `arguments` are for a library that needs its own."""
+    """A running side, as the harness sees it; `python` and `arguments` are for a library that needs its own.
+
+    With `patience`, a side that does not answer within so many seconds is ended: a kernel on a device may never end.
+    """
 
     def __init__(
         self,
@@ -49,8 +51,10 @@ class Worker:
         environment: Mapping[str, str] | None = None,
         python: str = sys.executable,
         arguments: Sequence[str] = (),
+        patience: float | None = None,
     ) -> None:
         self.module = module
+        self.patience = patience
         self._work = "starting"
         # BLAS libraries read their thread count once, when they are loaded.
         limits = {name: str(threads) for name in THREAD_VARIABLES}
@@ -69,14 +73,22 @@ class Worker:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def prepare(self, work: str, **parameters: Any) -> None:
-        """Make `work` the one that `time` runs, and run it twice to warm up."""
+    def prepare(self, work: str, **parameters: Any) -> list[str]:
+        """Make `work` the one that `time` runs, and run it twice to warm up; returns what the library warned of."""
         self._work = work
-        self._ask(command="prepare", work=work, parameters=parameters)
+        return list(self._ask(command="prepare", work=work, parameters=parameters))
 
     def time(self, number: int) -> float:
         """Seconds for one step, averaged over `number` of them."""
         return float(self._ask(command="time", number=number))
+
+    def save_results(self, path: Path) -> None:
+        """Write the results of the work that `time` runs to a file of arrays."""
+        self._ask(command="results", path=str(path))
+
+    def release(self) -> None:
+        """Drop the work that `time` runs, and give the memory of its device back."""
+        self._ask(command="release")
 
     def call(self, work: str, **parameters: Any) -> Any:
         """The answer of a function that measures by itself, called with the module as its first argument."""
@@ -87,21 +99,37 @@ class Worker:
         """End the process and wait for it."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait()
+        try:
+            self._process.stdin.close()
+        except BrokenPipeError:  # it has died with a request unread
+            pass
+        try:
+            self._process.wait(self.patience)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
         self._process.stdout.close()
 
     def _ask(self, **request: Any) -> Any:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        ended = Event()
+        watch = Timer(self.patience, self._end, [ended]) if self.patience else None
         try:
+            if watch is not None:
+                watch.start()
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
             line = self._process.stdout.readline()
         except BrokenPipeError:
             line = ""
+        finally:
+            if watch is not None:
+                watch.cancel()
         if not line:
             status = self._process.wait()
+            if ended.is_set():
+                raise BenchmarkError(f"{self.module} gave no answer for {self.patience:g} s in the work {self._work}.")
             raise BenchmarkError(f"{self.module} died with status {status} in the work {self._work}.")
         answer = json.loads(line)
         if "unavailable" in answer:
@@ -109,6 +137,11 @@ class Worker:
         if "error" in answer:
             raise BenchmarkError(f"{self.module} failed in the work {self._work}:\n{answer['error']}")
         return answer["value"]
+
+
+    def _end(self, ended: Event) -> None:
+        ended.set()
+        self._process.kill()
 
 
 def load(name: str, threads: int) -> Any:
@@ -126,6 +159,7 @@ def serve(name: str, threads: int) -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     module: Any = None
     prepared: Prepared | None = None
+    wait: Callable[[], object] = nothing
     for line in sys.stdin:
         request = json.loads(line)
         value: Any = None
@@ -135,12 +169,22 @@ def serve(name: str, threads: int) -> None:
             match request["command"]:
                 case "prepare":
                     prepared = None  # an old work's memory and threads are not to be there while the new one is made
-                    prepared = resolve(request["work"])(module, **request["parameters"])
-                    prepared.step()
-                    prepared.step()
+                    wait = synchronizer(module, request["parameters"].get("device", CPU))
+                    with warned() as value:
+                        prepared = resolve(request["work"])(module, **request["parameters"])
+                        prepared.step()
+                        prepared.step()
+                        prepared.finish()
+                        wait()
                 case "time":
                     assert prepared is not None
-                    value = time_steps(prepared, request["number"])
+                    value = time_steps(prepared, request["number"], wait)
+                case "results":
+                    assert prepared is not None
+                    np.savez(request["path"], *prepared.results())
+                case "release":
+                    prepared, wait = None, nothing
+                    release(module)
                 case "call":
                     value = resolve(request["work"])(module, **request["parameters"])
             answer = {"value": value}
@@ -152,13 +196,32 @@ def serve(name: str, threads: int) -> None:
         answers.flush()
 
 
-def time_steps(prepared: Prepared, number: int) -> float:
-    """Mean seconds of `number` steps until the last is done, with the garbage collector running as in real use."""
+@contextmanager
+def warned() -> Iterator[list[str]]:
+    """The texts of warnings in the block, which are shown as ever."""
+    texts: list[str] = []
+    show = warnings.showwarning
+
+    def showing(message: Warning | str, *rest: Any) -> None:
+        texts.append(str(message))
+        show(message, *rest)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = showing  # type: ignore[assignment]
+        yield texts
+
+
+def time_steps(prepared: Prepared, number: int, wait: Callable[[], object] = nothing) -> float:
+    """Mean seconds of `number` steps until the last is done, with the garbage collector running as in real use.
+
+    `wait` waits for the device. It has nothing to do at the start, as preparing and every round end with it.
+    """
     step = prepared.step
     started = perf_counter()
     for _ in range(number):
         step()
     prepared.finish()
+    wait()
     return (perf_counter() - started) / number
 
 

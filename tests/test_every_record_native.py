@@ -65,7 +65,7 @@ OTHERS = sorted(op.name for op in REGISTRY.values()
 
 
 def has_form(op, inputs, attrs):
-    return op.large is not None and op.large._find(tuple(inputs), attrs) is not None
+    return op.large is not None and op.large.find(tuple(inputs), attrs) is not None
 
 
 def test_the_list_of_records_without_a_form_is_right():

@@ -20,9 +20,11 @@ TABLE = 3
 OTHER_WORDS = {
     # What PyTorch's `scatter_reduce(..., reduce=...)` may be given.
     "api/functions/scatter.py",
+    # Functions of CUDA's library.
+    "codegen/cuda/functions.py",
     # Functions of SciPy's C interface and of the C library.
     "codegen/math/calls.py",
-    # Instructions of the loop language, for each of which a routine is written.
+    # Instructions of the loop language, for each of which a loop or a routine is written.
     "codegen/routines/scans.py",
     "codegen/routines/segments.py",
 }

@@ -7,7 +7,7 @@ import pytest
 
 import wayfare as wf
 from wayfare.core import buffer_pool
-from wayfare.core.op import memory_error
+from wayfare.core.op_failure import memory_error
 from wayfare.errors import OutOfMemoryError
 
 HUGE = 1 << 46  # elements: more than any machine has addresses for

@@ -21,6 +21,7 @@ TARGET = ROOT / "docs" / "api"
 NAMESPACES = [
     "wayfare",
     "wayfare.autograd",
+    "wayfare.accelerator",
     "wayfare.cuda",
     "wayfare.data",
     "wayfare.debug",

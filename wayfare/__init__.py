@@ -32,6 +32,22 @@ from wayfare.autograd.modes import (
 from wayfare.autograd.transforms import vmap
 from wayfare.core import tracebacks as _tracebacks
 from wayfare.core import generator as random
+from wayfare.api.autocast import (
+    autocast,
+    clear_autocast_cache,
+    get_autocast_cpu_dtype,
+    get_autocast_dtype,
+    get_autocast_gpu_dtype,
+    is_autocast_cache_enabled,
+    is_autocast_cpu_enabled,
+    is_autocast_enabled,
+    set_autocast_cache_enabled,
+    set_autocast_cpu_dtype,
+    set_autocast_cpu_enabled,
+    set_autocast_dtype,
+    set_autocast_enabled,
+    set_autocast_gpu_dtype,
+)
 from wayfare.api.fused import fused
 from wayfare.core.missing_names import MissingModules as _MissingModules
 from wayfare.core.missing_names import no_such_name as _no_such_name
@@ -84,9 +100,9 @@ from wayfare.nn.functional.grid import grid_sampler
 from wayfare.nn.functional.grid import grid_sampler as grid_sampler_2d
 from wayfare.nn.functional.grid import grid_sampler as grid_sampler_3d
 from wayfare.core.config import settings
-from wayfare.core.spec import Device as device
+from wayfare.core.device import Device as device
 from wayfare.core.spec import DType as dtype
-from wayfare.core.spec import Size, float16, float32, float64, int8, int16, int32, int64, uint8
+from wayfare.core.spec import Size, bfloat16, float16, float32, float64, int8, int16, int32, int64, uint8
 from wayfare.core.spec import bool_ as bool
 from wayfare.core.spec import float16 as half
 from wayfare.core.spec import float32 as float
@@ -103,8 +119,10 @@ if _typing.TYPE_CHECKING:
     from wayfare import distributed as distributed
     from wayfare import optim as optim
     from wayfare import train as train
+    from wayfare.api import amp as amp
     from wayfare.batch.batching_block import batching
     from wayfare.batch.frontend import map
+    from wayfare.compat import accelerator as accelerator
     from wayfare.compat import backends as backends
     from wayfare.compat import cuda as cuda
     from wayfare.compat import utils as utils
@@ -123,11 +141,15 @@ if _typing.TYPE_CHECKING:
 __all__ = [
     "Checkpoint", "Ragged", "batching", "compile", "cond", "data", "debug", "distributed", "export", "load",
     "load_program", "map", "metrics", "onnx", "optim", "profile", "report", "save", "scan", "train", "while_loop",
-    "Size", "Tensor", "cuda", "e", "inf", "nan", "newaxis", "pi",
-    "__version__", "adaptive_avg_pool1d", "affine_grid_generator", "autograd", "avg_pool1d",
+    "Size", "Tensor", "accelerator", "cuda", "e", "inf", "nan", "newaxis", "pi",
+    "__version__", "adaptive_avg_pool1d", "amp", "autocast", "clear_autocast_cache", "get_autocast_cpu_dtype",
+    "get_autocast_dtype", "get_autocast_gpu_dtype", "is_autocast_cache_enabled", "is_autocast_cpu_enabled",
+    "is_autocast_enabled", "set_autocast_cache_enabled", "set_autocast_cpu_dtype", "set_autocast_cpu_enabled",
+    "set_autocast_dtype", "set_autocast_enabled", "set_autocast_gpu_dtype",
+    "affine_grid_generator", "autograd", "avg_pool1d",
     "backends",
     "bool", "celu", "celu_", "checkpoint", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
-    "conv_transpose3d", "device", "double", "dtype", "enable_grad", "errors", "float", "float16", "float32",
+    "bfloat16", "conv_transpose3d", "device", "double", "dtype", "enable_grad", "errors", "float", "float16", "float32",
     "float64", "func", "fused", "fused_update", "graph", "grid_sampler", "grid_sampler_2d", "grid_sampler_3d", "half",
     "hardshrink",
     "inference_mode", "int", "int16", "int32", "int64", "int8", "is_grad_enabled", "is_inference_mode_enabled",
@@ -145,7 +167,8 @@ newaxis = None
 
 # The public modules, and where they lie.
 _MODULES = {
-    "backends": "compat.backends", "cuda": "compat.cuda", "debug": "see.debug", "errors": "core.errors",
+    "accelerator": "compat.accelerator", "amp": "api.amp", "backends": "compat.backends", "cuda": "compat.cuda",
+    "debug": "see.debug", "errors": "core.errors",
     "linalg": "api.linalg", "metrics": "train.metrics", "onnx": "exporters.onnx", "profile": "see.profile",
     "signal": "api.signal", "special": "api.special", "testing": "api.testing", "utils": "compat.utils",
 }  # fmt: skip

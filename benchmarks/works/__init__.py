@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
+
+CPU = "cpu"
+DRAWN = 5_000_000
 
 
 class Unavailable(RuntimeError):
@@ -33,14 +37,25 @@ class Prepared:
     kept: object = None
 
 
-def constant(m: Any, array: np.ndarray) -> Any:
+def constant(m: Any, array: np.ndarray, device: str = CPU) -> Any:
     """A tensor that owns a copy of `array`."""
-    return m.from_numpy(array.copy())
+    made = m.from_numpy(array.copy())
+    return made if device == CPU else made.to(device)
 
 
-def leaf(m: Any, array: np.ndarray) -> Any:
+def leaf(m: Any, array: np.ndarray, device: str = CPU) -> Any:
     """A float32 tensor that collects a gradient."""
-    return constant(m, array.astype(np.float32)).requires_grad_()
+    return constant(m, array.astype(np.float32), device).requires_grad_()
+
+
+def repeated(draw: Callable[[int], Any], shape: int | tuple[int, ...]) -> np.ndarray:
+    """An array of drawn numbers; a very large one repeats its first millions: they are faster to copy than to draw."""
+    return np.resize(draw(min(int(np.prod(shape)), DRAWN)), shape)
+
+
+def host(tensor: Any) -> np.ndarray:
+    """A copy of a tensor's numbers as a NumPy array, wherever the tensor lives."""
+    return np.array(tensor.detach().cpu().numpy())
 
 
 def clear(leaves: list[Any]) -> None:
@@ -51,4 +66,11 @@ def clear(leaves: list[Any]) -> None:
 
 def gradients(leaves: list[Any]) -> list[np.ndarray]:
     """Copies of the gradients the leaves have collected."""
-    return [tensor.grad.numpy().copy() for tensor in leaves]
+    return [host(tensor.grad) for tensor in leaves]
+
+
+def resolve(work: str) -> Callable[..., Any]:
+    """The function that `work` names, such as "chain.small_ops" in benchmarks/works/chain.py."""
+    module, _, function = work.partition(".")
+    found: Callable[..., Any] = getattr(import_module(f"benchmarks.works.{module}"), function)
+    return found

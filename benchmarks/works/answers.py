@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.worker import resolve
+from benchmarks.works import resolve
 
 
 def save(m: Any, of: str, path: str, parameters: dict[str, Any]) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.works import Prepared, clear, gradients, leaf
+from benchmarks.works import CPU, Prepared, clear, gradients, leaf
 
 OPS_PER_BLOCK = 10
 
@@ -39,9 +39,9 @@ def products(x: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
     return (h @ a).tanh()
 
 
-def small_ops(m: Any, ops: int = 200, size: int = 8) -> Prepared:
+def small_ops(m: Any, ops: int = 200, size: int = 8, device: str = CPU) -> Prepared:
     """Forward and backward through the mixed chain."""
-    return _forward_and_backward(mixed, _weights(m, size, NEAR_ONE), ops)
+    return _forward_and_backward(mixed, _weights(m, size, NEAR_ONE, device), ops)
 
 
 def small_products(m: Any, ops: int = 200, size: int = 8) -> Prepared:
@@ -72,9 +72,9 @@ def _forward_and_backward(block: Callable[..., Any], leaves: list[Any], ops: int
     return Prepared(step, results)
 
 
-def _weights(m: Any, size: int, span: tuple[float, float]) -> list[Any]:
+def _weights(m: Any, size: int, span: tuple[float, float], device: str = CPU) -> list[Any]:
     numbers = np.random.default_rng(0)
-    return [leaf(m, numbers.uniform(*span, (size, size))) for _ in range(5)]
+    return [leaf(m, numbers.uniform(*span, (size, size)), device) for _ in range(5)]
 
 
 def _run(block: Callable[..., Any], leaves: list[Any], ops: int) -> Any:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from benchmarks.works import Prepared, Unavailable, chain, clear, constant, gradients, leaf
+from benchmarks.works import CPU, Prepared, Unavailable, chain, clear, constant, gradients, host, leaf, repeated
 
 # The peers that stay op by op in the fused rows too: their eager mode is what a fused function is to beat.
 EAGER_PEERS = ("torch",)
@@ -22,9 +23,9 @@ def affine_tanh(m: Any, fused: bool, backward: bool, count: int = 1_000_000) -> 
     return _prepare(m, formula, [(count,)] * 4, fused, backward)
 
 
-def ten_ops(m: Any, fused: bool, backward: bool, count: int = 1_000_000) -> Prepared:
+def ten_ops(m: Any, fused: bool, backward: bool, count: int = 1_000_000, device: str = CPU) -> Prepared:
     """The block of the small-op chain, once, on large arrays."""
-    return _prepare(m, chain.mixed, [(count,)] * 5, fused, backward, low=0.5, high=1.5)
+    return _prepare(m, chain.mixed, [(count,)] * 5, fused, backward, low=0.5, high=1.5, device=device)
 
 
 def lstm_gates(m: Any, fused: bool, backward: bool, batch: int = 64, hidden: int = 128) -> Prepared:
@@ -46,9 +47,10 @@ def _prepare(
     backward: bool,
     low: float = -2.0,
     high: float = 2.0,
+    device: str = CPU,
 ) -> Prepared:
     numbers = np.random.default_rng(0)
-    leaves = [leaf(m, numbers.uniform(low, high, shape)) for shape in shapes]
+    leaves = [leaf(m, repeated(partial(numbers.uniform, low, high), shape), device) for shape in shapes]
     function = _fused(m, formula) if fused else formula
 
     def forward() -> list[Any]:
@@ -56,14 +58,15 @@ def _prepare(
             return _listed(function(*leaves))
 
     # A gradient from outside, as in the middle of a model: a sum at the end would be work of its own.
-    seeds = [constant(m, numbers.standard_normal(tuple(out.shape), dtype=np.float32)) for out in forward()]
+    draw = partial(numbers.standard_normal, dtype=np.float32)
+    seeds = [constant(m, repeated(draw, tuple(out.shape)), device) for out in forward()]
 
     def forward_and_backward() -> None:
         clear(leaves)
         m.autograd.backward(_listed(function(*leaves)), seeds)
 
     def results() -> list[np.ndarray]:
-        outputs = [out.numpy().copy() for out in forward()]
+        outputs = [host(out) for out in forward()]
         if not backward:
             return outputs
         forward_and_backward()

@@ -9,8 +9,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-from benchmarks.worker import resolve
-from benchmarks.works import Unavailable
+from benchmarks.works import Unavailable, resolve
 
 # name → make(m), which gives a function and its examples
 MAPS: dict[str, Callable[[Any], tuple[Callable[..., Any], list[Any]]]] = {}

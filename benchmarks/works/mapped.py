@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.works import Prepared, Unavailable, clear, constant
+from benchmarks.works import CPU, Prepared, Unavailable, clear, constant, host
 from benchmarks.works.models import Shapes
 
 Values = dict[str, np.ndarray]
@@ -27,14 +27,14 @@ def weights(shapes: Shapes) -> Values:
     return found
 
 
-def assign(m: Any, model: Any, values: Mapping[str, np.ndarray]) -> Any:
-    """The model, started from these weights."""
+def assign(m: Any, model: Any, values: Mapping[str, np.ndarray], device: str = CPU) -> Any:
+    """The model on the device, started from these weights."""
     left = dict(values)
     with m.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(constant(m, left.pop(name)))
     assert not left, f"the model has no {list(left)}"
-    return model
+    return model if device == CPU else model.to(device)
 
 
 def collected(model: Any) -> Values:
@@ -42,7 +42,7 @@ def collected(model: Any) -> Values:
     found = {}
     for name, parameter in model.named_parameters():
         grad = parameter.grad
-        found[name] = np.array((grad.to_dense() if getattr(grad, "is_sparse", False) else grad).numpy())
+        found[name] = host(grad.to_dense() if getattr(grad, "is_sparse", False) else grad)
     return found
 
 
@@ -77,21 +77,21 @@ def prepared(
         return losses
 
     def results() -> list[np.ndarray]:
-        losses = np.array([loss.detach().numpy() for loss in learn(batches[0])], np.float32)
+        losses = np.array([host(loss) for loss in learn(batches[0])], np.float32)
         gradients = compared(collected(model))
         return [losses, *(gradients[name] for name in sorted(gradients))]
 
     return Prepared(lambda: learn(next(turns)), results, kept=model)
 
 
-def vector(m: Any, array: np.ndarray) -> Any:
+def vector(m: Any, array: np.ndarray, device: str = CPU) -> Any:
     """The features of one thing, as cells of this library are fastest with."""
-    return constant(m, array[None] if m.__name__ == "torch" else array)
+    return constant(m, array[None] if m.__name__ == "torch" else array, device)
 
 
-def index(m: Any, number: int) -> Any:
+def index(m: Any, number: int, device: str = CPU) -> Any:
     """A class, or the place of one thing in a table, beside `vector`."""
-    return constant(m, np.array([number] if m.__name__ == "torch" else number))
+    return constant(m, np.array([number] if m.__name__ == "torch" else number), device)
 
 
 def look_up(m: Any, table: Any, places: Any) -> list[Any]:
@@ -101,8 +101,8 @@ def look_up(m: Any, table: Any, places: Any) -> list[Any]:
     return [table(place) for place in places]
 
 
-def indices(m: Any, numbers: Sequence[int]) -> Any:
+def indices(m: Any, numbers: Sequence[int], device: str = CPU) -> Any:
     """The places of several things in a table."""
     if m.__name__ == "torch":
-        return constant(m, np.array(numbers))
-    return [constant(m, np.array(number)) for number in numbers]
+        return constant(m, np.array(numbers), device)
+    return [constant(m, np.array(number), device) for number in numbers]

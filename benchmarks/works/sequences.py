@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.works import Prepared, dynet_steps
+from benchmarks.works import CPU, Prepared, dynet_steps
 from benchmarks.works.examples import BATCHES, CLASSES, Corpus, balanced, read, sequences
 from benchmarks.works.mapped import Values, assign, index, indices, look_up, prepared, vector, weights
 from benchmarks.works.models import Shapes, linear
@@ -27,7 +27,15 @@ def lstm_shapes(name: str, size: int, hidden: int) -> Shapes:
     }
 
 
-def classifier(m: Any, mode: str, count: int = 64, size: int = 64, hidden: int = 128, longest: int = 60) -> Prepared:
+def classifier(
+    m: Any,
+    mode: str,
+    count: int = 64,
+    size: int = 64,
+    hidden: int = 128,
+    longest: int = 60,
+    device: str = CPU,
+) -> Prepared:
     """The class of a sequence of 5 to 60 by the last state of an LSTM: a cell in a loop, or packed sequences."""
     shapes = lstm_shapes("cell", size, hidden) | linear("head", hidden, CLASSES)
     batches = sequences(count, size, longest=longest)
@@ -46,8 +54,10 @@ def classifier(m: Any, mode: str, count: int = 64, size: int = 64, hidden: int =
                 state = self.cell(x, state)
             return m.nn.functional.cross_entropy(self.head(state[0]), label)
 
-    model = assign(m, Classifier(), weights(shapes))
-    examples = [[([vector(m, x) for x in xs], index(m, label)) for xs, label in batch] for batch in batches]
+    model = assign(m, Classifier(), weights(shapes), device)
+    examples = [
+        [([vector(m, x, device) for x in xs], index(m, label, device)) for xs, label in batch] for batch in batches
+    ]
     return prepared(m, mode, model, model, examples)
 
 
@@ -156,7 +166,7 @@ def tagger_shapes(corpus: Corpus, size: int, hidden: int) -> Shapes:
     }
 
 
-def halting(m: Any, mode: str, count: int = 64, hidden: int = 128) -> Prepared:
+def halting(m: Any, mode: str, count: int = 64, hidden: int = 128, device: str = CPU) -> Prepared:
     """Adaptive computation: an example turns until what it has given its own states adds up to one."""
     shapes: Shapes = {
         "cell.weight_ih": (3 * hidden, hidden),
@@ -184,11 +194,14 @@ def halting(m: Any, mode: str, count: int = 64, hidden: int = 128) -> Prepared:
                 turns += 1
             return m.nn.functional.cross_entropy(self.head(mean), label)
 
-    model = assign(m, Halting(), halting_weights(shapes))
+    model = assign(m, Halting(), halting_weights(shapes), device)
     numbers = np.random.default_rng(0)
     examples = [
         [
-            (vector(m, numbers.standard_normal(hidden, dtype=np.float32)), index(m, int(numbers.integers(CLASSES))))
+            (
+                vector(m, numbers.standard_normal(hidden, dtype=np.float32), device),
+                index(m, int(numbers.integers(CLASSES)), device),
+            )
             for _ in range(count)
         ]
         for _ in range(BATCHES)

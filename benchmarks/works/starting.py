@@ -6,18 +6,22 @@ from importlib import import_module
 from time import perf_counter
 from typing import Any
 
-from benchmarks.worker import resolve
+from benchmarks.works import CPU, resolve
+from benchmarks.works.devices import synchronizer
 
 
 def first_calls(m: Any, mode: str, of: str, calls: int = 4, **parameters: Any) -> dict[str, Any]:
     """Seconds of each of the first calls of the work `of`, and how many kernels or graphs were made in all of them."""
     prepared = resolve(of)(m, mode=mode, **parameters)
+    wait = synchronizer(m, parameters.get("device", CPU))
+    wait()
     before = compilations(m)
     seconds = []
     for _ in range(calls):
         started = perf_counter()
         prepared.step()
         prepared.finish()
+        wait()
         seconds.append(perf_counter() - started)
     return {"seconds": seconds, **{name: count - before[name] for name, count in compilations(m).items()}}
 

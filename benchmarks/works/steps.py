@@ -12,13 +12,24 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.works import Prepared, Unavailable, constant, jax_steps, models
+from benchmarks.works import CPU, Prepared, Unavailable, constant, jax_steps, models
 from benchmarks.works.models import STANDING_RATE, Batch, Shapes
 
 CLASSES = 5
+# How each mode calls compile(), and what it tells the optimiser. With `fused` PyTorch updates all parameters in one
+# kernel; with `capturable` a CUDA graph may hold the update, too. People have to ask for both.
+COMPILE_OPTIONS: dict[str, dict[str, Any]] = {
+    "compiled": {},
+    "unchecked": {"check": False},
+    "reduce-overhead": {"mode": "reduce-overhead"},
+    "reduce-overhead, capturable": {"mode": "reduce-overhead"},
+}
+OPTIMISER_OPTIONS = {"fused Adam": {"fused": True}, "reduce-overhead, capturable": {"capturable": True}}
 
 
-def logistic(m: Any, mode: str, rate: float = STANDING_RATE, rows: int = 1000, columns: int = 10) -> Prepared:
+def logistic(
+    m: Any, mode: str, rate: float = STANDING_RATE, rows: int = 1000, columns: int = 10, device: str = CPU
+) -> Prepared:
     """Logistic regression on one batch, by plain gradient descent."""
     numbers = np.random.default_rng(0)
     x = numbers.standard_normal((rows, columns), dtype=np.float32)
@@ -28,11 +39,16 @@ def logistic(m: Any, mode: str, rate: float = STANDING_RATE, rows: int = 1000, c
         return jax_steps.training(m, mode, "logistic", shapes, [(x, y)], rate, "SGD")
     model = m.nn.Linear(columns, 1)
     criterion = m.nn.BCEWithLogitsLoss()
-    return _training(m, mode, model, shapes, lambda x, y: criterion(model(x), y), [(x, y)], rate, "SGD")
+    return training(m, mode, model, shapes, lambda x, y: criterion(model(x), y), [(x, y)], rate, "SGD", device)
 
 
 def mlp(
-    m: Any, mode: str, rate: float = STANDING_RATE, batch: int = 256, sizes: tuple[int, ...] = (784, 512, 512, 10)
+    m: Any,
+    mode: str,
+    rate: float = STANDING_RATE,
+    batch: int = 256,
+    sizes: tuple[int, ...] = (784, 512, 512, 10),
+    device: str = CPU,
 ) -> Prepared:
     """A classifier of linear layers with relu between them."""
     numbers = np.random.default_rng(0)
@@ -46,7 +62,7 @@ def mlp(
         layers += [m.nn.Linear(fan_in, fan_out), m.nn.ReLU()]
     model = m.nn.Sequential(*layers[:-1])
     criterion = m.nn.CrossEntropyLoss()
-    return _training(m, mode, model, shapes, lambda x, y: criterion(model(x), y), [(x, y)], rate)
+    return training(m, mode, model, shapes, lambda x, y: criterion(model(x), y), [(x, y)], rate, device=device)
 
 
 def transformer(
@@ -58,8 +74,13 @@ def transformer(
     batch: int = 8,
     layers: int = 2,
     dropout: float = 0.0,
+    device: str = CPU,
+    autocast: str | None = None,
 ) -> Prepared:
-    """Encoder blocks over a batch of sequences; with dropout no two sides can be compared."""
+    """Encoder blocks over a batch of sequences; with dropout no two sides can be compared.
+
+    With `autocast`, the name of a dtype, forward and loss compute in that dtype where autocast does.
+    """
     numbers = np.random.default_rng(0)
     x, target = (numbers.standard_normal((batch, length, width), dtype=np.float32) for _ in range(2))
     shapes = models.encoder(width, layers)
@@ -69,7 +90,25 @@ def transformer(
         return jax_steps.training(m, mode, "transformer", shapes, [(x, target)], rate)
     model = encoder(m, width, layers, dropout)
     criterion = m.nn.MSELoss()
-    return _training(m, mode, model, shapes, lambda x, t: criterion(model(x), t), [(x, target)], rate)
+
+    def loss_of(x: Any, t: Any) -> Any:
+        return criterion(model(x), t)
+
+    used = loss_of if autocast is None else in_autocast(m, device, autocast, loss_of)
+    return training(m, mode, model, shapes, used, [(x, target)], rate, device=device)
+
+
+def in_autocast(m: Any, device: str, dtype: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, run in an autocast block of that dtype."""
+    if not hasattr(m, "autocast"):
+        raise Unavailable(f"{m.__name__} has no autocast().")
+    kind, narrow = device.partition(":")[0], getattr(m, dtype)
+
+    def narrower(*args: Any) -> Any:
+        with m.autocast(kind, dtype=narrow):
+            return function(*args)
+
+    return narrower
 
 
 def encoder(m: Any, width: int, layers: int, dropout: float = 0.0) -> Any:
@@ -79,7 +118,14 @@ def encoder(m: Any, width: int, layers: int, dropout: float = 0.0) -> Any:
 
 
 def lstm_loop(
-    m: Any, mode: str, rate: float = STANDING_RATE, batch: int = 32, length: int = 60, size: int = 64, hidden: int = 128
+    m: Any,
+    mode: str,
+    rate: float = STANDING_RATE,
+    batch: int = 32,
+    length: int = 60,
+    size: int = 64,
+    hidden: int = 128,
+    device: str = CPU,
 ) -> Prepared:
     """A classifier of sequences: an LSTM cell called step by step in a Python loop."""
     numbers = np.random.default_rng(0)
@@ -96,14 +142,14 @@ def lstm_loop(
             self.head = m.nn.Linear(hidden, CLASSES)
 
         def forward(self, x: Any) -> Any:
-            h = c = m.zeros(x.shape[1], hidden)
+            h = c = m.zeros(x.shape[1], hidden, device=device)
             for moment in x:
                 h, c = self.cell(moment, (h, c))
             return self.head(h)
 
     model = Classifier()
     criterion = m.nn.CrossEntropyLoss()
-    return _training(m, mode, model, shapes, lambda x, y: criterion(model(x), y), [(x, y)], rate)
+    return training(m, mode, model, shapes, lambda x, y: criterion(model(x), y), [(x, y)], rate, device=device)
 
 
 def halting(m: Any, mode: str, rate: float = STANDING_RATE, batch: int = 32, width: int = 64) -> Prepared:
@@ -130,7 +176,7 @@ def halting(m: Any, mode: str, rate: float = STANDING_RATE, batch: int = 32, wid
 
     model = Halting()
     criterion = m.nn.CrossEntropyLoss()
-    return _training(m, mode, model, shapes, lambda x, y: criterion(model(x), y), batches, rate)
+    return training(m, mode, model, shapes, lambda x, y: criterion(model(x), y), batches, rate)
 
 
 def compiled(m: Any, mode: str, step: Callable[..., Any]) -> Callable[..., Any]:
@@ -139,9 +185,9 @@ def compiled(m: Any, mode: str, step: Callable[..., Any]) -> Callable[..., Any]:
         return step
     if not hasattr(m, "compile"):
         raise Unavailable(f"{m.__name__} has no compile().")
-    how = {} if mode == "compiled" else {"check": False}
-    if not how.keys() <= signature(m.compile).parameters.keys():
-        raise Unavailable(f"{m.__name__}.compile() has no check=.")
+    how = COMPILE_OPTIONS[mode]
+    for name in how.keys() - signature(m.compile).parameters.keys():
+        raise Unavailable(f"{m.__name__}.compile() has no {name}=.")
     made: Callable[..., Any] = m.compile(step, **how)
     return made
 
@@ -156,7 +202,7 @@ def started(m: Any, model: Any, shapes: Shapes) -> Any:
     return model
 
 
-def _training(
+def training(
     m: Any,
     mode: str,
     model: Any,
@@ -165,9 +211,11 @@ def _training(
     batches: list[Batch],
     rate: float,
     kind: str = "Adam",
+    device: str = CPU,
 ) -> Prepared:
-    run, kept = training_step(m, mode, model, shapes, loss_of, rate, kind)
-    tensors = [tuple(constant(m, array) for array in batch) for batch in batches]
+    """A step on the next batch; the sides must agree on the losses of several steps."""
+    run, kept = training_step(m, mode, model, shapes, loss_of, rate, kind, device)
+    tensors = [tuple(constant(m, array, device) for array in batch) for batch in batches]
     turns = cycle(tensors)
 
     def turn() -> Any:
@@ -180,12 +228,20 @@ def _training(
 
 
 def training_step(
-    m: Any, mode: str, model: Any, shapes: Shapes, loss_of: Callable[..., Any], rate: float, kind: str = "Adam"
+    m: Any,
+    mode: str,
+    model: Any,
+    shapes: Shapes,
+    loss_of: Callable[..., Any],
+    rate: float,
+    kind: str = "Adam",
+    device: str = CPU,
 ) -> tuple[Callable[..., Any], object]:
     """Loss, backward and update as one function of a batch, in this mode; and what it works on."""
     started(m, model, shapes)
-    # With `fused` PyTorch updates all parameters in one kernel; people have to ask for it.
-    how = {"fused": True} if mode == "fused Adam" else {}
+    if device != CPU:
+        model.to(device)
+    how = OPTIMISER_OPTIONS.get(mode, {})
     optimiser = getattr(m.optim, kind)(model.parameters(), lr=rate, **how)
 
     def step(*batch: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.works import Prepared, Unavailable, dynet_steps
+from benchmarks.works import CPU, Prepared, Unavailable, dynet_steps
 from benchmarks.works.examples import CLASSES, Node, balanced, read
 from benchmarks.works.mapped import Values, assign, index, indices, look_up, prepared, weights
 from benchmarks.works.models import Shapes, linear
@@ -35,6 +35,7 @@ def tree_lstm(
     count: int = 64,
     hidden: int = 128,
     size: int = 128,
+    device: str = CPU,
 ) -> Prepared:
     """The class of a sentence from its tree; the loss is that of the root, or with `every` those of all nodes."""
     if mode.endswith(", library cell"):
@@ -70,9 +71,8 @@ def tree_lstm(
         def loss(self, h: Any, node: Node) -> Any:
             return m.nn.functional.cross_entropy(self.head(h), node.label)
 
-    model = Classifier()
-    start(m, model, shapes, hidden)
-    examples = [[(_planted(m, tree), indices(m, _words(tree))) for tree in batch] for batch in batches]
+    model = start(m, Classifier(), shapes, hidden, device)
+    examples = [[(_planted(m, tree, device), indices(m, _words(tree), device)) for tree in batch] for batch in batches]
     return prepared(m, mode, model, model, examples, lambda gradients: _of_cell(gradients, hidden))
 
 
@@ -118,8 +118,7 @@ def parser(
             losses.append(stack[0][0].mean())
             return m.stack(losses).sum()
 
-    model = Parser()
-    start(m, model, shapes, hidden)
+    model = start(m, Parser(), shapes, hidden)
     examples = [
         [
             (indices(m, _words(tree)), tree.actions, [index(m, action) for action in tree.actions], seed)
@@ -169,8 +168,8 @@ def weights_of(shapes: Shapes, hidden: int) -> Values:
     return values
 
 
-def start(m: Any, model: Any, shapes: Shapes, hidden: int) -> None:
-    """Give the model the weights that every side starts from, whichever cell it has."""
+def start(m: Any, model: Any, shapes: Shapes, hidden: int, device: str = CPU) -> Any:
+    """The model with the weights that every side starts from, whichever cell it has."""
     values = weights_of(shapes, hidden)
     if hasattr(model.cell, "weight_hh"):
         leaf, children = values.pop("cell.of_input.weight"), values.pop("cell.of_children.weight")
@@ -178,7 +177,7 @@ def start(m: Any, model: Any, shapes: Shapes, hidden: int) -> None:
         unused = np.zeros((hidden, leaf.shape[1]), np.float32)  # leaves have nothing to forget
         values |= {"cell.weight_ih": np.concatenate([leaf, unused]), "cell.weight_hh": children}
         values["cell.bias"] = values.pop("cell.of_children.bias")
-    assign(m, model, values)
+    return assign(m, model, values, device)
 
 
 def _of_cell(gradients: Values, hidden: int) -> Values:
@@ -194,8 +193,9 @@ def _words(tree: Node) -> list[int]:
     return [leaf.word for leaf in tree.leaves]
 
 
-def _planted(m: Any, tree: Node) -> Node:
+def _planted(m: Any, tree: Node, device: str) -> Node:
     """The tree with its classes as tensors."""
     if tree.left is None or tree.right is None:
-        return Node(index(m, tree.label), tree.word)
-    return Node(index(m, tree.label), None, _planted(m, tree.left), _planted(m, tree.right))
+        return Node(index(m, tree.label, device), tree.word)
+    children = _planted(m, tree.left, device), _planted(m, tree.right, device)
+    return Node(index(m, tree.label, device), None, *children)

@@ -4,6 +4,7 @@ import pytest
 
 import wayfare as wf
 from wayfare.batch.paths import choose
+from wayfare.batch.run import row_plan
 
 
 @pytest.fixture(autouse=True)
@@ -12,3 +13,5 @@ def always_batched(monkeypatch):
     about what comes out. (tests/batch/test_paths.py and test_paths_like_the_loop.py are about recorded paths.)"""
     monkeypatch.setitem(wf.map.__kwdefaults__, "batch", True)
     monkeypatch.setattr(choose, "FIRST_MAPS", 10**9)
+    # Groups run natively at once, not only those of functions that ran in several groups before.
+    monkeypatch.setattr(row_plan, "AFTER_GROUPS", 0)

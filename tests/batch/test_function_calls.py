@@ -317,6 +317,28 @@ def test_functions_made_anew_for_each_example_are_not_traced_each_time(monkeypat
     assert 0 < len(traced) <= function_call._MOST_OWNERS
 
 
+class Leaf(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3, dtype=wf.float64)
+
+    def leaf(self, x):
+        return self.linear(x).sin().tanh()
+
+
+def test_functions_and_methods_stay_one_call_however_often_they_are_mapped():
+    model = Leaf()
+
+    def work(y):
+        return y.sin().cos().tanh()
+
+    programs = {"leaf": lambda x: model.leaf(x) + model.leaf(x + 1), "work": lambda x: work(x) + work(x + 1)}
+    for name, program in programs.items():
+        for _ in range(function_call._MOST_OWNERS + 10):
+            same(program, vectors(3))
+        assert {kind.name: kind.nodes for kind in wf.batching.last().kinds}[name] == 6
+
+
 def test_a_source_that_is_not_the_code_is_not_used():
     text = "def work(x):\n    return other(x)\n"
     names = {"other": lambda x: x.sin().cos().tanh()}

@@ -56,6 +56,24 @@ def test_a_wrong_judgement_is_put_right():
     assert not any(maps(profile, 20, by_map=3.0, by_loop=5.0)[3:])
 
 
+def test_the_first_loop_compiles_kernels_and_does_not_count():
+    profile = FunctionProfile("f")
+    profile.plan(2, maps)
+    profile.timed([50.0, 40.0])  # cold
+    assert profile.by_loop == [40.0]  # better than nothing
+    profile.timed([2.0, 1.0])
+    assert profile.by_loop == [1.0] and profile.wants_timing()
+    profile.timed([2.0, 3.0])
+    assert profile.by_loop == [1.0, 3.0]
+
+
+def test_a_full_collection_of_garbage_in_a_timed_loop_does_not_decide():
+    profile = FunctionProfile("f")
+    profile.by_loop, profile.by_map = [1.0, 1.1, 20.0, 0.9, 18.0], [MapTiming(1)]
+    profile.by_map[0].seconds = 2.0
+    assert profile.costs() == (2.0, 1.1)
+
+
 @pytest.mark.filterwarnings("ignore:map")
 def test_the_backward_pass_counts():
     profile = FunctionProfile("f")
@@ -223,7 +241,7 @@ def test_who_changes_python_objects_is_not_left_in_the_middle(name):
         wf.manual_seed(0)
         random.seed(0)
         found.append(run(stored(name)))
-    assert found[0] == pytest.approx(found[1])
+    assert found[0] == pytest.approx(found[1], abs=1e-6)
 
 
 def test_lists_of_its_own_are_no_obstacle():

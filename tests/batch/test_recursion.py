@@ -225,7 +225,7 @@ def test_a_limit_somebody_sets_inside_stays():
 
 def test_little_is_allowed_where_little_is_known(monkeypatch):
     before = limits()
-    monkeypatch.setattr(recursion, "_HERE", recursion._Room())
+    monkeypatch.setattr(recursion, "_HERE", recursion._Here())
     monkeypatch.setattr(recursion, "_stack", lambda: (0, 0))
     with room_for_recursion():
         assert limits() == before

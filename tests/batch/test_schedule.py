@@ -344,6 +344,22 @@ def test_the_native_loops_find_the_same_rows(ids, offsets):
         (value, *_) = record(0, outputs=2)
         value.call.row_id = row_id
         values.append(value.part(value.row, offset, number != 1))
-    found, expected = call_loops.rows_of(tuple(values)), call_loops._rows_of(tuple(values))
-    assert [np.asarray(x).tolist() for x in found] == [np.asarray(x).tolist() for x in expected]
-    assert call_loops.rows_of((*values, "outside")) is call_loops._rows_of((*values, "outside")) is None
+    addresses, outputs = np.arange(10) * 100, np.array([0, 0, 1, 1, 3, -1, 2, 0, 3, 1], np.int32)
+    for rows in (tuple(values), (*values, "outside"), tuple([v.part(v.row, 0, True) for v in values])):
+        found, expected = (find(rows, addresses, outputs) for find in (call_loops.rows_of, call_loops._rows_of))
+        assert (found is None) == (expected is None) == ("outside" in rows)
+        if found is not None:
+            assert [np.asarray(x).tolist() for x in found] == [np.asarray(x).tolist() for x in expected]
+
+
+@pytest.mark.skipif(NATIVE is None, reason=STATE_OF_NATIVE)
+def test_the_native_loops_place_rows_and_count_flags_alike():
+    for array in (np.zeros((4, 3)), np.zeros((4, 3), np.float32)[::2], np.zeros((1, 2)), np.zeros((0, 2))):
+        tables = [np.zeros(12, np.int64) for _ in range(2)]
+        for table, place in zip(tables, (call_loops.place_rows, call_loops._place_rows), strict=True):
+            place(table, 1, 3, array)
+        assert (tables[0] == tables[1]).all()
+    with pytest.raises(IndexError):
+        call_loops.place_rows(np.zeros(9, np.int64), 1, 3, np.zeros((4, 3)))
+    for flags in ([True, True], [True, False], [False, False]):
+        assert call_loops.how_many(np.array(flags)) == call_loops._how_many(np.array(flags)) == sum(flags)

@@ -15,8 +15,8 @@ from benchmarks import __main__ as command
 from benchmarks import agreement, contest, corpora
 from benchmarks import batching as suite
 from benchmarks.harness import BenchmarkError, Options, Skipped
-from benchmarks.worker import Worker, resolve
-from benchmarks.works import Unavailable, examples, graphs, recorded, sequences, trees
+from benchmarks.worker import Worker
+from benchmarks.works import Unavailable, examples, graphs, recorded, resolve, sequences, trees
 from wayfare.cli.demo import syntax
 
 SMALL = {"count": 3, "hidden": 6}
@@ -182,7 +182,7 @@ def test_pytorch_is_judged_by_its_faster_way():
 
 def test_a_side_of_one_thread_gets_one(monkeypatch):
     asked = []
-    monkeypatch.setattr("benchmarks.sides.Worker", lambda module, threads, environment: asked.append(threads))
+    monkeypatch.setattr("benchmarks.sides.Worker", lambda module, threads, *_, **__: asked.append(threads))
     suite.SingleThread("x", "json", "loop").worker(Options(threads=4))
     suite.Side("x", "json", "loop").worker(Options(threads=4))
     assert asked == [1, 4]

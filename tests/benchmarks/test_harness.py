@@ -11,7 +11,8 @@ import pytest
 from benchmarks import __main__ as command
 from benchmarks import eager, harness
 from benchmarks.harness import BenchmarkError, Measurement, Options, Report, Sides, interleave
-from benchmarks.worker import Worker, resolve
+from benchmarks.worker import Worker
+from benchmarks.works import resolve
 
 TINY_MLP = {"batch": 8, "sizes": [12, 7, 5, 3]}
 WORKS = [

@@ -12,8 +12,7 @@ import pytest
 from benchmarks import __main__ as command
 from benchmarks import agreement, harness, kernels, quiet
 from benchmarks.harness import BenchmarkError, Measurement, Options, Report, Sides, Skipped
-from benchmarks.worker import resolve
-from benchmarks.works import Unavailable, adam, rowwise
+from benchmarks.works import Unavailable, adam, resolve, rowwise
 
 FUSING = ["fusing.affine_tanh", "fusing.ten_ops", "fusing.lstm_gates"]
 SMALL = {"fusing.lstm_gates": {"batch": 3, "hidden": 4}}

@@ -7,7 +7,7 @@ import pytest
 
 import wayfare as wf
 from benchmarks import agreement, library
-from benchmarks.worker import resolve
+from benchmarks.works import resolve
 from benchmarks.works.training import OPTIMISERS
 
 WORKS = [

@@ -13,8 +13,7 @@ from benchmarks import __main__ as command
 from benchmarks import agreement, contest
 from benchmarks import ship as suite
 from benchmarks.sides import COMPILED, TORCH
-from benchmarks.worker import resolve
-from benchmarks.works import Unavailable, served
+from benchmarks.works import Unavailable, resolve, served
 
 SMALL = {
     "small mlp": {"sizes": (5, 6, 3)},

@@ -6,12 +6,12 @@ exactly: sums run over small integers, and nothing depends on the sign of a NaN 
 
 import numpy as np
 
-from wayfare.codegen.loop.expr import FLOATS, NUMPY, apply, cast, const, expr, index, load, reduction, reload
+from wayfare.codegen.loop.expr import FLOATS, NARROW, NUMPY, apply, cast, const, expr, index, load, reduction, reload
 from wayfare.codegen.loop.interpreter import interpret
 from wayfare.codegen.loop.language import Loop, Operand, Reduction, Stage
 from wayfare.codegen.math.library import numpy_function
 
-STORED = ["bool", "u8", "i8", "i16", "i32", "i64", "f16", "f32", "f64"]
+STORED = ["bool", "u8", "i8", "i16", "i32", "i64", "f16", "bf16", "f32", "f64"]
 SPECIAL = [np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-45, 1e38]
 
 
@@ -88,11 +88,11 @@ def random_shape(rng, largest=5000):
 
 
 class Maker:
-    """Grows expressions from leaves; computes in every dtype but f16."""
+    """Grows expressions from leaves; computes in every dtype but the narrow floats."""
 
     def __init__(self, rng, leaves):
         self.rng = rng
-        self.known = [cast(e, "f32") if e.dtype == "f16" else e for e in leaves]
+        self.known = [cast(e, "f32") if e.dtype in NARROW else e for e in leaves]
 
     def any_of(self, dtypes):
         found = [e for e in self.known if e.dtype in dtypes]
@@ -161,8 +161,8 @@ class Maker:
     def stored(self, dtype):
         """A value to store in an output of this dtype."""
         e = self.known[-1] if self.rng.random() < 0.7 else self.one()
-        if dtype == "f16":
-            return cast(self.to(e, "f32"), "f16")
+        if dtype in NARROW:
+            return cast(self.to(e, "f32"), dtype)
         return self.to(e, dtype)
 
 
@@ -200,7 +200,7 @@ def random_rows(rng):
         if not outputs or rng.random() < 0.5:
             results.append((len(outputs), e))
             outputs.append(Operand(e.dtype, True))
-    per_row = [load(i, o.dtype) for i, o in enumerate(inputs) if o.per_row and o.dtype != "f16"]
+    per_row = [load(i, o.dtype) for i, o in enumerate(inputs) if o.per_row and o.dtype not in NARROW]
     if per_row and rng.random() < 0.5:
         results.append((len(outputs), apply("add", per_row[0], per_row[0])))
         outputs.append(Operand(per_row[0].dtype, True))
@@ -238,9 +238,15 @@ def meaning(loop, inputs):
     return interpret(loop, inputs, numpy_function)
 
 
+def comparable(array):
+    """An array that NumPy can compare: floats of other packages (bfloat16) as float32, or NaN is not equal to NaN."""
+    return array if array.dtype.kind in "biuf" else array.astype(np.float32)
+
+
 def same(got, want, what=""):
     """Equal to the last bit, but for the signs of NaN."""
     assert got.dtype == want.dtype and got.shape == want.shape, f"{got.dtype}{got.shape} {want.dtype}{want.shape}"
+    got, want = comparable(got), comparable(want)
     np.testing.assert_array_equal(got, want, err_msg=str(what))
     if got.dtype.kind == "f":
         signs = np.where(np.isnan(want), False, np.signbit(got) != np.signbit(want))

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 import wayfare as wf
 from wayfare.codegen.routines import columns, depthwise
-from wayfare.codegen.routines import windows as sliding
 from wayfare.codegen.routines.columns import add_columns
 from wayfare.codegen.routines.windows import Slide
 from wayfare.codegen.runtime import kernel as native
+from wayfare.codegen.runtime import work_split
 from wayfare.core.config import settings as wayfare_settings
 from wayfare.core.counters import counted
 
@@ -22,7 +22,7 @@ def small_is_large(monkeypatch):
     """Native code and two threads whatever the size."""
     monkeypatch.setattr(columns, "COLUMNS_FROM", 0)
     monkeypatch.setattr(depthwise, "DEPTHWISE_FROM", 0)
-    monkeypatch.setattr(sliding, "_PARALLEL_FROM", 0)
+    monkeypatch.setattr(work_split, "_SPLIT", -1)
     monkeypatch.setattr(wayfare_settings, "num_threads", 2)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import wayfare as wf
 from wayfare.codegen.routines import indexed
 from wayfare.codegen.routines.rows import Part, Rows, add_at
-from wayfare.codegen.runtime import kernel
+from wayfare.codegen.runtime import kernel, work_split
 from wayfare.core.config import settings as wayfare_settings
 from wayfare.core.counters import counted
 
@@ -19,8 +19,9 @@ DTYPES = ["float32", "float64", "int64", "int32", "int16", "int8", "uint8"]
 @pytest.fixture(autouse=True)
 def small_is_large(monkeypatch):
     """Native code and two threads whatever the size."""
-    for name in ("GATHER_FROM", "ADD_FROM", "_PARALLEL_FROM", "ROWS_FROM"):
+    for name in ("GATHER_FROM", "ADD_FROM", "ROWS_FROM"):
         monkeypatch.setattr(indexed, name, 0)
+    monkeypatch.setattr(work_split, "_SPLIT", -1)
     monkeypatch.setattr(wayfare_settings, "num_threads", 2)
 
 

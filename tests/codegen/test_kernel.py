@@ -53,6 +53,15 @@ def test_the_main_loop_is_vector_code(dtype, letter):
 
 
 @needs_x86
+def test_loops_over_bf16_are_vector_code_without_calls():
+    x, y = (cast(load(i, "bf16"), "f32") for i in range(2))
+    asm = native.Kernel(elementwise("narrow", ["bf16", "bf16"], cast(x * y + x, "bf16"))).asm
+    body = asm.split(".rows:")[1].split(".Lfunc_end")[0]
+    assert packed(body, "mul") and not re.search(r"\bcall|\bv?mulss\s", body)
+    assert re.search(r"\bv?pslld\s[^\n]*%[xyz]mm", body), "bf16 is not widened in vectors"
+
+
+@needs_x86
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize("function", ["exp", "tanh", "sigmoid", "log", "erf", "log1p", "expm1"])
 def test_elementary_functions_are_vector_code_without_calls(function, dtype):
@@ -91,7 +100,7 @@ def read_only():
 
 
 REFUSED = {
-    "lists": (lambda: KERNEL([[1.0, 2.0], [3.0, 4.0]]), "list of NumPy arrays, not list, list"),
+    "lists": (lambda: KERNEL([[1.0, 2.0], [3.0, 4.0]]), "list of arrays, not list, list"),
     "nothing": (lambda: KERNEL([None, None]), "not NoneType"),
     "one array for two": (lambda: KERNEL([FLOATS]), "takes 2 arrays, not 1"),
     "three arrays for two": (lambda: KERNEL([FLOATS] * 3), "takes 2 arrays, not 3"),

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from wayfare.codegen.routines import max_pooling as module
 from wayfare.codegen.routines.max_pooling import max_over_windows
-from wayfare.codegen.runtime import kernel
+from wayfare.codegen.runtime import kernel, work_split
 from wayfare.core.config import settings as wayfare_settings
 
 needs_native = pytest.mark.skipif(not kernel.available(), reason="no llvmlite here")
@@ -17,7 +17,7 @@ needs_native = pytest.mark.skipif(not kernel.available(), reason="no llvmlite he
 def small_is_large(monkeypatch):
     """Native code and two threads whatever the size."""
     monkeypatch.setattr(module, "MAX_POOL_FROM", 0)
-    monkeypatch.setattr(module, "_PARALLEL_FROM", 0)
+    monkeypatch.setattr(work_split, "_SPLIT", -1)
     monkeypatch.setattr(wayfare_settings, "num_threads", 2)
 
 

@@ -97,6 +97,25 @@ def test_bags_with_weights():
     np.testing.assert_allclose(weights.grad.numpy()[0], rows[[4, 1]].sum(1), rtol=1e-6)
 
 
+def test_a_nan_in_the_padding_of_weighted_bags_reaches_no_gradient():
+    """The padding counts for nothing, also where a plan cannot leave it out."""
+    table = wf.tensor([[np.nan, 1.0], [3.0, 4.0]], requires_grad=True)
+    weights = wf.tensor([[np.nan, 2.0, 0.5]], requires_grad=True)
+    index = wf.tensor([[0, 1, 0]])
+
+    def total(table, weights, index):
+        bags = nn.functional.embedding_bag(index, table, mode="sum", padding_idx=0, per_sample_weights=weights)
+        return bags.sum()
+
+    for run in (total, *[wf.compile(total)] * 4):
+        table.grad = weights.grad = None
+        out = run(table, weights, index)
+        out.backward()
+        assert out.item() == 14
+        assert table.grad.tolist() == [[0, 0], [2, 2]]
+        assert weights.grad.tolist() == [[0, 7, 0]]
+
+
 def test_a_given_table_is_taken_as_it_is():
     rows = wf.arange(6.0).reshape(3, 2)
     layer = nn.Embedding.from_pretrained(rows)

@@ -16,7 +16,7 @@ import torch
 
 from tests.oracle import policies
 from tests.oracle.compare import Tolerance, array_difference, as_array, difference, tensors_in
-from tests.oracle.convert import OutOfScope, Thawed, freeze, thaw
+from tests.oracle.convert import OutOfScope, Thawed, freeze, from_array, thaw
 from tests.oracle.distribution import check_draws
 from tests.oracle.entries import Entry, find, find_in_place, find_method
 from tests.oracle.rounding import only_rounding
@@ -158,7 +158,7 @@ def _check_form(
         try:
             return _Agreement(strictly(sample, seed))
         except _ValuesDiffer:
-            judged = dtype is torch.float32 and by_value
+            judged = dtype in (torch.float32, torch.bfloat16) and by_value
             if not (judged and only_rounding(module, function, reference, sample, seed)):
                 raise
             return _Agreement(bool(entry.record.supports_autograd), rounded=True)
@@ -224,7 +224,7 @@ def _compare_gradients(
 
 
 def _gradients(module: Any, outputs: list[Any], leaves: list[Any], seeds: list[np.ndarray]) -> Any:
-    weights = [module.from_numpy(np.array(seed)) for seed in seeds]
+    weights = [from_array(module, np.array(seed)) for seed in seeds]
     return module.autograd.grad(outputs, leaves, weights, allow_unused=True)
 
 

@@ -13,10 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import torch
 
-SUPPORTED_DTYPES = frozenset({"bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"})
+SUPPORTED_DTYPES = frozenset(
+    {"bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"}
+)
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 # A sample above this size would spend the referee's time on arithmetic, not on semantics.
 LARGEST_TENSOR = 1_000_000
@@ -63,6 +67,20 @@ def copy_with_layout(array: np.ndarray) -> np.ndarray:
     return view
 
 
+def to_array(tensor: torch.Tensor) -> np.ndarray:
+    """The memory of a tensor of PyTorch's as an array."""
+    if tensor.dtype is torch.bfloat16:  # which its `numpy()` refuses
+        return tensor.view(torch.int16).numpy(force=True).view(_BFLOAT16)
+    return tensor.numpy()
+
+
+def from_array(module: Any, array: np.ndarray) -> Any:
+    """A tensor of a module on the memory of an array."""
+    if array.dtype == _BFLOAT16:
+        return module.from_numpy(array.view(np.int16)).view(module.bfloat16)
+    return module.from_numpy(array)
+
+
 def freeze(value: Any) -> Any:
     """The frozen form of an argument, or of any nesting of lists, tuples and dicts of arguments."""
     return _FREEZERS.get(type(value), _freeze_other)(value)
@@ -80,7 +98,7 @@ def _freeze_tensor(tensor: torch.Tensor) -> FrozenTensor:
         raise OutOfScope(f"a tensor of more than {LARGEST_TENSOR:,} elements")
     if tensor.ndim > MOST_DIMS:
         raise OutOfScope(f"a tensor of more than {MOST_DIMS} dimensions")
-    array = tensor.detach().resolve_neg().numpy()
+    array = to_array(tensor.detach().resolve_neg())
     return FrozenTensor(copy_with_layout(array), tensor.requires_grad, id(tensor))
 
 
@@ -172,7 +190,7 @@ class _Thaw:
     def _tensor(self, frozen: FrozenTensor) -> Any:
         tensor = self.tensors.get(frozen.identity)
         if tensor is None:
-            tensor = self.module.from_numpy(copy_with_layout(frozen.array))
+            tensor = from_array(self.module, copy_with_layout(frozen.array))
             if frozen.requires_grad:
                 tensor.requires_grad_(True)
                 self.leaves.append(tensor)

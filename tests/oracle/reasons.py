@@ -25,7 +25,6 @@ REASONS: dict[str, str] = {
     "sparse.*": _SPARSE,
     "to_sparse": _SPARSE,
     "torch._scaled_mm*": "8-bit floats are out of scope",
-    "bfloat16": "NumPy has no bfloat16",
     "jiterator_*": "compiles CUDA source, runs on a GPU only",
     "nn.functional.batch_norm.without_cudnn": "runs on a GPU only",
     "_*": _INTERNAL,

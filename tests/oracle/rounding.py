@@ -1,8 +1,8 @@
-"""Judges a float32 disagreement by PyTorch's float64 result for the same input.
+"""Judges a disagreement in float32 or bfloat16 by PyTorch's float64 result for the same input.
 
-Where a computation is so ill-conditioned that float32 rounding exceeds the tolerance (a matrix function, a
-sum that cancels), PyTorch's float32 result is no better an authority than ours. Its float64 result is: ours
-is right where it lies about as near to that as the tolerance asks, or as PyTorch's float32 result does.
+Where a computation is so ill-conditioned that its rounding exceeds the tolerance (a matrix function, a
+sum that cancels), PyTorch's result is no better an authority than ours. Its float64 result is: ours
+is right where it lies about as near to that as the tolerance asks, or as PyTorch's own result does.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import torch
 
 from tests.oracle.compare import as_array, default_tolerance, tensors_in
-from tests.oracle.convert import FrozenDType, FrozenTensor, thaw
+from tests.oracle.convert import FrozenDType, FrozenTensor, from_array, thaw
 
+_JUDGED = ("float32", "bfloat16")
 # How far a rounding error lands is luck: of two equally good results one is easily twice as far off.
 _LUCK = 2.0
 
@@ -27,7 +29,7 @@ _MOST = 20.0
 def only_rounding(
     module: Any, function: Callable[..., Any], reference: Callable[..., Any], sample: Any, seed: int
 ) -> bool:
-    """Whether the two float32 results of a sample differ by no more than float32's own rounding explains."""
+    """Whether the two results of a sample differ by no more than the rounding of their dtype explains."""
     ours = _results(module, function, sample.args, sample, seed)
     theirs = _results(torch, reference, sample.args, sample, seed)
     wide = dataclasses.replace(sample, kwargs=_widened(sample.kwargs))
@@ -42,12 +44,13 @@ def as_close(ours: np.ndarray, theirs: np.ndarray, truth: np.ndarray) -> bool:
     if ours.dtype != theirs.dtype or not ours.shape == theirs.shape == truth.shape:
         return False
     finite = np.isfinite(truth)
-    if ours.dtype.kind != "f" or not finite.all():
+    if ours.dtype.name not in _JUDGED or not finite.all():
         # Nothing is rounded in integers, and an infinity or a NaN is not a matter of rounding.
-        return np.array_equal(ours, theirs, equal_nan=ours.dtype.kind == "f")
+        return np.array_equal(ours, theirs, equal_nan=ours.dtype.kind in "fV")
     if ours.size == 0:
         return True
-    tolerance = default_tolerance("float32")
+    tolerance = default_tolerance(ours.dtype.name)
+    ours, theirs = ours.astype(np.float64), theirs.astype(np.float64)
     allowed = tolerance.absolute + tolerance.relative * np.abs(truth)
     our_error = (np.abs(ours - truth) / allowed).max()
     their_error = (np.abs(theirs - truth) / allowed).max()
@@ -57,7 +60,7 @@ def as_close(ours: np.ndarray, theirs: np.ndarray, truth: np.ndarray) -> bool:
 def _results(
     module: Any, function: Callable[..., Any], args: tuple[Any, ...], sample: Any, seed: int
 ) -> list[np.ndarray]:
-    """Outputs, then gradients of a random combination of them, whose weights are float32 numbers."""
+    """Outputs, then gradients of a random combination of them; its weights are numbers of the dtype that is judged."""
     thawed = thaw(module, args, sample.kwargs)
     outputs = list(tensors_in(sample.process(function(*thawed.args, **thawed.kwargs))))
     arrays = [as_array(tensor) for tensor in outputs]
@@ -66,19 +69,27 @@ def _results(
         generator = np.random.default_rng(seed)
         weights = []
         for tensor in differentiable:
-            numbers = generator.standard_normal(tuple(tensor.shape)).astype(np.float32)
-            weights.append(module.from_numpy(numbers.astype(as_array(tensor).dtype)))
+            numbers = generator.standard_normal(tuple(tensor.shape)).astype(_judged_dtype(sample.args))
+            weights.append(from_array(module, numbers.astype(as_array(tensor).dtype)))
         found = module.autograd.grad(differentiable, thawed.leaves, weights, allow_unused=True)
         for leaf, gradient in zip(thawed.leaves, found, strict=True):
             arrays.append(np.zeros_like(as_array(leaf)) if gradient is None else as_array(gradient))
     return arrays
 
 
+def _judged_dtype(frozen: Any) -> Any:
+    """bfloat16 if a sample has a tensor of it, else float32."""
+    if isinstance(frozen, (list, tuple)):
+        return next((d for d in map(_judged_dtype, frozen) if d is not np.float32), np.float32)
+    narrow = isinstance(frozen, FrozenTensor) and frozen.array.dtype.name == "bfloat16"
+    return ml_dtypes.bfloat16 if narrow else np.float32
+
+
 def _widened(frozen: Any) -> Any:
-    """Frozen arguments with float64 in the place of float32."""
-    if isinstance(frozen, FrozenTensor) and frozen.array.dtype == np.float32:
+    """Frozen arguments with float64 in the place of the dtype that is judged."""
+    if isinstance(frozen, FrozenTensor) and frozen.array.dtype.name in _JUDGED:
         return dataclasses.replace(frozen, array=frozen.array.astype(np.float64))
-    if isinstance(frozen, FrozenDType) and frozen.name == "float32":
+    if isinstance(frozen, FrozenDType) and frozen.name in _JUDGED:
         return FrozenDType("float64")
     if isinstance(frozen, (list, tuple)):
         return type(frozen)(_widened(item) for item in frozen)

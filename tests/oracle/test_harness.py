@@ -134,7 +134,7 @@ def test_conversion_keeps_layout_sharing_and_gradients():
 def test_conversion_refuses_what_is_out_of_scope():
     for value in (
         torch.ones(2, dtype=torch.complex64),
-        torch.bfloat16,
+        torch.float8_e5m2,
         1j,
         torch.eye(2).to_sparse(),
         object(),

@@ -301,3 +301,15 @@ def test_cat_and_tensor_name_what_makes_a_ragged_one():
         wf.tanh("a")
     with pytest.raises(ShapeError, match=r"by padding, or keep their lengths with wf.Ragged\(rows\)"):
         wf.tensor([[1, 2], [3]])
+
+
+@pytest.mark.parametrize("correction", [0, 1])
+def test_the_deviation_of_rows_of_equal_values_has_the_gradient_zero(correction):
+    """As `std` of a tensor has; no row is spoilt by another."""
+    values = np.array([2.0, 2.0, 2.0, 1.0, 2.0, 4.0])
+    x = wf.tensor(values, requires_grad=True)
+    wf.Ragged.from_lengths(x, [3, 3]).std(dim=1, correction=correction).sum().backward()
+    rows = wf.tensor(values, requires_grad=True)
+    (rows[:3].std(correction=correction) + rows[3:].std(correction=correction)).backward()
+    assert rows.grad[:3].tolist() == [0, 0, 0]
+    np.testing.assert_allclose(x.grad.numpy(), rows.grad.numpy(), rtol=1e-6)

@@ -8,6 +8,7 @@ import pytest
 import wayfare as wf
 from wayfare.codegen.routines import segments
 from wayfare.codegen.runtime import kernel
+from wayfare.core.counters import counted
 from wayfare.errors import ArgumentError, ArgumentTypeError, DTypeError, OperationError, ShapeError
 
 LENGTHS = [3, 0, 200, 1, 64, 65, 0, 7]
@@ -26,7 +27,7 @@ def without_native(monkeypatch):
 
     def run(function, *args):
         with monkeypatch.context() as patch:
-            patch.setattr(segments, "_routine", lambda *_: None)
+            patch.setattr(segments, "_native", lambda *_: False)
             return function(*args)
 
     return run
@@ -54,8 +55,10 @@ def test_native_code_equals_numpy(dtype, width, without_native):
 
 @pytest.mark.skipif(not kernel.available(), reason="llvmlite does not work here")
 def test_native_code_runs_where_it_should():
-    assert segments._routine("add", numbers("float32", 2000)) is not None
-    assert segments._routine("add", numbers("float32", 3)) is None
+    for size, kernels in ((2000, 1), (3, 0)):
+        with counted() as counts:
+            segments.reduce(numbers("float32", size), np.array([0, size]), "add")
+        assert counts.kernels_run == kernels
 
 
 def test_strided_values():

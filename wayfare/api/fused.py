@@ -16,6 +16,7 @@ from typing import Any, TypeVar, overload
 
 from wayfare.codegen.runtime import kernel
 from wayfare.core.callsite import INSIDE, is_debugged
+from wayfare.core.device import BACKENDS, device_of
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import OperationError, WayfareError
 from wayfare.core.executor import Interceptor
@@ -23,6 +24,7 @@ from wayfare.core.locks import lock
 from wayfare.core.mode import STATE, changed_mode, current, executor
 from wayfare.core.op import Op
 from wayfare.core.pytree import TENSOR, UNKNOWN, flatten, only_tensors, rebuild
+from wayfare.core.spec import FLOAT_KINDS
 from wayfare.core.stand_in import StandIn, stand_in
 from wayfare.core.symbolic_sizes import size_classes, symbol, symbolic_shape
 from wayfare.core.tensor import Tensor
@@ -113,7 +115,7 @@ class TraceExecutor(Interceptor):
 
     def _tensor(self, op: Op, number: int, value: Value, needs: bool) -> Tensor:
         wanted = op.differentiable_outputs is None or number in op.differentiable_outputs
-        needs = needs and wanted and value.dtype.kind == "f"
+        needs = needs and wanted and value.dtype.kind in FLOAT_KINDS
         return stand_in(TracedValue(value if needs else record(STOP, (value,), {})), needs)
 
     def value(self, t: Tensor) -> Value:
@@ -198,6 +200,14 @@ class _AsOne:
 _AS_ONE = _AsOne()
 
 
+def _on_one_device(tensors: Sequence[Tensor]) -> bool:
+    """Are all tensors on one device, and does it run kernels?"""
+    arrays = [t._array for t in tensors]
+    return len({device_of(a) for a in arrays}) < 2 and (
+        arrays[0].__class__ not in BACKENDS or BACKENDS[arrays[0].__class__].has_kernels if arrays else True
+    )
+
+
 class Fused:
     """A function whose calls run as fused kernels. Made by `fused`."""
 
@@ -239,6 +249,8 @@ class Fused:
             tensors, shape = list(args), len(args)  # The commonest case: nothing to take apart.
         else:
             shape = flatten((args, options), tensors, floats)
+        if BACKENDS and not _on_one_device(tensors):
+            return self.function(*args, **options)  # which may move them, or raises
         try:
             traced = self._find(shape, tensors, floats, mode is None or mode.grad)
         except _TraceFailed as failed:
@@ -249,6 +261,13 @@ class Fused:
         made = apply(traced.record.op, (*tensors, *traced.captured), attrs)
         outputs = made if isinstance(made, tuple) else (made,)
         return outputs[0] if traced.result is TENSOR else rebuild(traced.result, iter(outputs), None)
+
+    def find(self, tensors: list[Tensor], grad: bool) -> _Traced | None:
+        """The trace for a call with these tensors; None where the function is to be called as it is."""
+        try:
+            return self._find(len(tensors), tensors, [], grad)
+        except _TraceFailed:
+            return None
 
     def _find(self, shape: Any, tensors: list[Tensor], floats: list[float], grad: bool) -> _Traced | None:
         """The record for these arguments; None where the function is to be called as it is."""
@@ -315,7 +334,7 @@ class Fused:
         numbers = [symbol(i, symbols[i]) for i in range(count, len(symbols))]
         args, options = (stand_ins, {}) if shape.__class__ is int else rebuild(shape, iter(stand_ins), iter(numbers))
         executor = self.tracer(len(values), STATE.mode)
-        with changed_mode(executor=executor, grad=grad):
+        with changed_mode(executor=executor, grad=grad, autocast=None):
             result = self.function(*args, **options)
             made: list[Tensor] = []
             numbers_made: list[float] = []

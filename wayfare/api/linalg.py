@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NoReturn
 
+from wayfare.api.autocast import follows_autocast
 from wayfare.api.functions import linalg as _linalg
 from wayfare.api.functions._along import check_tensor as _check_tensor
 from wayfare.api.functions._along import check_tensors as _check_tensors
@@ -42,6 +43,7 @@ from wayfare.api.functions.systems import (
     tensorinv,
     tensorsolve,
 )
+from wayfare.core.autocast import LOWER
 from wayfare.core.errors import LinAlgError, ShapeError
 from wayfare.core.missing_names import no_such_name as _no_such_name
 from wayfare.core.op import REGISTRY as _REGISTRY
@@ -84,6 +86,7 @@ def vander(x: Tensor, N: int | None = None) -> Tensor:
     return _linalg.powers(x, count if N is None else N)
 
 
+@follows_autocast(LOWER)
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
     """The dot products of vectors along `dim`; the other dimensions broadcast."""
     return _total(_promoted(_REGISTRY["mul"], (x, y)), dim)

@@ -43,11 +43,6 @@ def _base_of(self: Tensor) -> Any:
     return None if self._view is None else self._view.base
 
 
-def _on_cpu(self: Tensor) -> bool:
-    """True: this version computes on the CPU."""
-    return True
-
-
 def _not_sparse(self: Tensor) -> bool:
     """False: there are no sparse tensors. A gradient kept as rows is shown whole by `.grad`."""
     return False
@@ -55,12 +50,12 @@ def _not_sparse(self: Tensor) -> bool:
 
 @method
 def get_device(self: Tensor) -> int:
-    """-1, as for every tensor on the CPU."""
-    return -1
+    """The number of its GPU; -1 on the CPU."""
+    index = self.device.index
+    return -1 if index is None or self.device.type == "cpu" else index
 
 
 add_property("_base", _base_of)
-add_property("is_cpu", _on_cpu)
 add_property("is_sparse", _not_sparse)
 
 _LEFT_OUT = LEFT_OUT["wayfare.Tensor"]

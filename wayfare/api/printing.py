@@ -10,7 +10,7 @@ import numpy as np
 
 from wayfare.core.config import settings
 from wayfare.core.numpy_math import Array
-from wayfare.core.spec import bool_, default_dtype, int64
+from wayfare.core.spec import FLOAT_KINDS, bool_, default_dtype, int64
 from wayfare.core.tensor import Tensor
 
 Format = Callable[[Any], str]
@@ -19,7 +19,7 @@ Format = Callable[[Any], str]
 def _formatter(values: Array) -> tuple[Format, int]:
     """How to write one element, and how wide the widest is. Decided from all elements that are shown."""
     options = settings.printing
-    if values.dtype.kind != "f":
+    if values.dtype.kind not in FLOAT_KINDS:
         width = max((len(str(v)) for v in values.reshape(-1).tolist()), default=1)
         return str, width
     wide = values.astype(np.float64).reshape(-1)
@@ -82,7 +82,7 @@ def _statistics(values: Array) -> str:
     if values.dtype.kind == "b":
         return f"{int(values.sum())} of {values.size} are True"
     text = f"min {values.min():.4g}, max {values.max():.4g}, mean {values.mean(dtype=np.float64):.4g}"
-    if values.dtype.kind == "f":
+    if values.dtype.kind in FLOAT_KINDS:
         bad = int(np.isnan(values).sum())
         if bad:
             fine = values[~np.isnan(values)]
@@ -108,6 +108,8 @@ def tensor_text(t: Tensor) -> str:
     else:
         write, width = _formatter(_shown(values, summarise))
         body = _lines(values, len(prefix), write, width, summarise)
+    if t.device.type != "cpu":
+        suffixes.append(f"device='{t.device}'")
     named = {default_dtype(), int64, bool_}
     if t.dtype not in named or (values.size == 0 and t.dtype is not default_dtype()):
         suffixes.append(f"dtype={t.dtype}")

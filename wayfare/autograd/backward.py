@@ -12,10 +12,12 @@ from wayfare.autograd.capture import Capture
 from wayfare.autograd.engine import run
 from wayfare.autograd.vmap import BatchedTensor, drawing_again, map_batch
 from wayfare.codegen.routines.rows import Rows
-from wayfare.core.dispatch import refuse_stale, tensor_ops
+from wayfare.core.device import copied, is_writable
+from wayfare.core.dispatch import tensor_ops
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, GraphError, ShapeError, WrongKindError
 from wayfare.core.mode import STATE, UNUSUAL, changed_mode, executor
 from wayfare.core.node import unroll
+from wayfare.core.refusals import refuse_stale
 from wayfare.core.tensor import Tensor, wrap
 
 
@@ -128,7 +130,7 @@ def _complete(
     results = []
     for position, (t, found) in enumerate(zip(wanted, derivatives, strict=True)):
         if found is None and materialize_grads:
-            found = wrap(executor().zeros(t._array.shape, t._array.dtype))
+            found = wrap(executor().zeros(t._array.shape, t._array.dtype, t._array))
         if found is None and not allow_unused:
             raise GraphError(f"grad: input {position} ({t.spec}) was not used in the graph of the outputs",
                              fix="Pass allow_unused=True to get None for it.")  # fmt: skip
@@ -151,9 +153,9 @@ def _captured(capture: Capture, t: Tensor) -> Any:
         return None
     if isinstance(found, Tensor):
         # The gradient of a mean is one expanded number, which is read-only; the user gets a writable copy.
-        stretched = found.__class__ is Tensor and not found._array.flags.writeable
+        stretched = found.__class__ is Tensor and not is_writable(found._array)
         return tensor_ops.clone(found) if stretched else found
-    copy = found.dense() if found.__class__ is Rows else np.array(found)
+    copy = found.dense() if found.__class__ is Rows else copied(found)
     if UNUSUAL:
         executor().array_copied(found, copy)
     return wrap(copy)
@@ -208,7 +210,7 @@ def _seed(name: str, t: Tensor, seed: Any, create: bool) -> Any:
         if array.size != 1:
             raise GraphError(f"{name}: a gradient is created implicitly only for a scalar, this is {t.spec}",
                              fix="Reduce it first (.sum(), .mean()), or pass gradient= of the same shape.")  # fmt: skip
-        ones = np.ones(array.shape, array.dtype)
+        ones = np.ones(array.shape, array.dtype) if array.__class__ is np.ndarray else np.ones_like(array)
         return wrap(ones) if create else ones
     if not isinstance(seed, Tensor):
         raise ArgumentTypeError(f"{name}: gradients must be Tensors or None, not {type(seed).__name__}")

@@ -13,7 +13,7 @@ from wayfare.autograd.modes import enable_grad, saved_tensors_hooks
 from wayfare.autograd.vmap import outside_all
 from wayfare.core.errors import GraphError
 from wayfare.core.generator import get_rng_state, set_rng_state
-from wayfare.core.mode import current
+from wayfare.core.mode import changed_mode, current
 from wayfare.core.tensor import Tensor
 
 
@@ -24,6 +24,7 @@ class _Segment:
         self.function = function
         self.args = args
         self.options = options
+        self.autocast = current().autocast
         self.random_state = get_rng_state() if preserve_rng_state else None
         self.count = 0
         self.values: list[Tensor] | None = None
@@ -56,7 +57,8 @@ class _Segment:
         if self.random_state is not None:
             set_rng_state(self.random_state)
         try:
-            with outside_all(), enable_grad(), saved_tensors_hooks(keep, lambda t: t):
+            again = changed_mode(saved_hooks=(keep, lambda t: t), autocast=self.autocast)
+            with outside_all(), enable_grad(), again:
                 self.function(*self.args, **self.options)
         finally:
             if now is not None:

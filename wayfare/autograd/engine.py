@@ -20,15 +20,18 @@ from wayfare.autograd.leaves import as_tensor as _as_tensor
 from wayfare.codegen.routines.reductions import sum_to
 from wayfare.codegen.routines.rows import Rows
 from wayfare.core.buffer_pool import Lease
+from wayfare.core.device import ARRAYS, BACKENDS, copied, is_writable, zeros_beside
 from wayfare.core.dispatch import tensor_ops
 from wayfare.core.errors import GraphError
 from wayfare.core.locks import lock
 from wayfare.core.mode import STATE, UNUSUAL, executor, watcher
 from wayfare.core.native import NATIVE
 from wayfare.core.node import Node
-from wayfare.core.op import joint, memory_error, raw_ops
+from wayfare.core.op import joint, raw_ops
+from wayfare.core.op_failure import memory_error
 from wayfare.core.quiet import quietly
-from wayfare.core.tensor import wrap
+from wayfare.core.spec import BFLOAT16, narrowed, widened
+from wayfare.core.tensor import Tensor, wrap
 from wayfare.core.write_clock import latest_write
 
 _ndarray = np.ndarray
@@ -111,6 +114,7 @@ class _Pass:
             op, edges, kept = node.op, node.edges, node.kept
             rules: Any = op.vjp
             usual = plain and op.simple_rules and node.extras is None and g.__class__ is not Rows
+            usual = usual and g.dtype is not BFLOAT16 and g.__class__ not in BACKENDS
             if usual and kept is not None and not node.attrs:
                 if latest_write[0] > node.number:
                     check_versions(node)
@@ -195,7 +199,7 @@ class _Pass:
         kept = unpack(node, self.create)
         if watching is not None:
             watching.starts(node)
-        grads = by_rule(node, tensor_ops if self.create else raw_ops, g, kept, edges)
+        grads = by_rule(node, tensor_ops if self.create else raw_ops_for(node, g), g, kept, edges)
         if anomaly is not None:
             anomaly.stepped(node, g, grads)
         grads = call_post_hooks(node, g, grads, self.create)
@@ -240,9 +244,16 @@ def _at_once(node: Node, g: Any, kept: tuple[Any, ...]) -> Any:
     return rule(g, kept, tuple([edge is not None for edge in node.edges]), node.attrs)
 
 
+def raw_ops_for(node: Node, g: Any) -> Any:
+    """The `m` of a rule on raw arrays: that of the device on which the gradient lives."""
+    one = next((x for x in g if x is not None), None) if node.outs is not None else g
+    found = BACKENDS.get(one.__class__)
+    return raw_ops if found is None else found.ops
+
+
 def _is_fresh(node: Node, gi: Any, g: Any, kept: tuple[Any, ...], grads: Any) -> bool:
     """Is this gradient a new array that nothing else references (a hook may)?"""
-    if gi is g or gi.__class__ is not _ndarray or node.op.family == "custom":
+    if gi is g or gi.__class__ not in ARRAYS or node.op.family == "custom":
         return False
     extras = node.extras
     if extras is not None and (extras.post_hooks or extras.pre_hooks or extras.tensor_hooks or extras.unpack):
@@ -264,14 +275,14 @@ def add_up(old: Any, new: Any, own: bool, create: bool) -> Any:
     if new.__class__ is Rows:
         if old.__class__ is Rows:
             return old.absorb(new)
-        out = old if own and old.__class__ is _ndarray and old.flags.writeable else np.array(old)
+        out = old if own and old.__class__ in ARRAYS and is_writable(old) else copied(old)
         new.add_into(out)
         return out
     if old.__class__ is Rows:
-        out = np.array(new)
+        out = copied(new)
         old.add_into(out)
         return out
-    if own and old.__class__ is _ndarray and old.flags.writeable:
+    if own and old.__class__ in ARRAYS and is_writable(old):
         return _add(old, new, out=old)
     return old + new
 
@@ -289,6 +300,8 @@ def fit(op: Any, edge: Any, g: Any, create: bool) -> Any:
     if g.shape == shape:
         return g
     try:
+        if g.__class__ in BACKENDS:
+            return BACKENDS[g.__class__].ops.sum_to(g, shape=shape)
         return tensor_ops.sum_to(g, shape=shape) if create else sum_to(g, shape)
     except (ValueError, IndexError):
         raise other_shape(op.grad_name, g.shape, shape) from None
@@ -301,7 +314,8 @@ def prepare(node: Node, g: Any, create: bool) -> Any:
         grads = [_dense(g)]
     else:
         takes_none = node.op.takes_none
-        grads = [_dense(x) if x is not None or takes_none else _zeros(*outs[i], create) for i, x in enumerate(g)]
+        there = next((_raw(x) for x in g if x is not None), None)
+        grads = [_dense(x) if x is not None or takes_none else _zeros(there, *outs[i], create) for i, x in enumerate(g)]
     extras = node.extras
     if extras is not None:
         for number, hooks in extras.tensor_hooks.items():
@@ -329,8 +343,12 @@ def _dense(g: Any) -> Any:
     return g.dense() if g.__class__ is Rows else g
 
 
-def _zeros(shape: tuple[int, ...], dtype: Any, create: bool) -> Any:
-    zeros = np.zeros(shape, dtype)
+def _raw(g: Any) -> Any:
+    return g._array if g.__class__ is Tensor else g
+
+
+def _zeros(beside: Any, shape: tuple[int, ...], dtype: Any, create: bool) -> Any:
+    zeros = zeros_beside(beside, shape, dtype)
     return wrap(zeros) if create else zeros
 
 
@@ -349,13 +367,48 @@ def _several_from(hook: Any, grads: list[Any], create: bool, *given: tuple[Any, 
 
 def by_rule(node: Node, m: Any, g: Any, kept: tuple[Any, ...], edges: Any) -> list[Any]:
     """The gradient of every input, by the gradient rule of the op."""
-    vjp, attrs = node.op.vjp, node.attrs
     needs = tuple(edge is not None for edge in edges)
     at_once: list[Any] | None = None
-    if not m.differentiable and node.outs is None and g.size >= node.op.large_vjp_from:
+    if g.__class__ in BACKENDS:
+        at_once = BACKENDS[g.__class__].gradients(node, g, kept, needs)
+    elif not m.differentiable and node.outs is None and g.size >= node.op.large_vjp_from:
         at_once = _at_once(node, g, kept)
     if at_once is not None:
         return at_once
+    if not m.differentiable and not node.op.gradient_as_is and BFLOAT16 in [x.dtype for x in _arrays(g)]:
+        return _in_float32(node, m, g, kept, edges)
+    return _by_rules(node, m, g, kept, needs)
+
+
+def _arrays(g: Any) -> list[Any]:
+    return [x for x in (g if g.__class__ is tuple else (g,)) if x is not None]
+
+
+def _in_float32(node: Node, m: Any, g: Any, kept: tuple[Any, ...], edges: Any) -> list[Any]:
+    """The gradient rule of a bfloat16 op, in float32; its results are rounded once, to the dtype of each input."""
+
+    def wide(value: Any) -> Any:
+        if value.__class__ is tuple:
+            return tuple([wide(v) for v in value])
+        return widened(value) if value.__class__ is _ndarray else value
+
+    found = _by_rules(node, m, wide(g), wide(kept), tuple(edge is not None for edge in edges))
+    return [x if x is None or edge is None else _narrow(x, _dtype_of(edge))
+            for x, edge in zip(found, edges, strict=True)]  # fmt: skip
+
+
+def _narrow(x: Any, dtype: Any) -> Any:
+    return x.narrowed(dtype) if x.__class__ is Rows else narrowed(x, dtype)
+
+
+def _dtype_of(edge: Any) -> Any:
+    if edge.__class__ is Node:
+        return edge.dtype
+    return edge[0].outs[edge[1]][1] if edge.__class__ is tuple else edge.dtype.numpy
+
+
+def _by_rules(node: Node, m: Any, g: Any, kept: tuple[Any, ...], needs: tuple[bool, ...]) -> list[Any]:
+    vjp, attrs = node.op.vjp, node.attrs
     if isinstance(vjp, joint):
         return list(vjp.rule(m, needs, g, *kept, **attrs))
     assert vjp is not None

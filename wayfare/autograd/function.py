@@ -13,7 +13,8 @@ import numpy as np
 from wayfare.autograd.kept import FREED
 from wayfare.autograd.leaves import recording_as
 from wayfare.autograd.vmap import close_again, lay_open, outside_all
-from wayfare.core.dispatch import new_node, refuse_stale, with_history
+from wayfare.core.device import as_array, zeros_beside
+from wayfare.core.dispatch import new_node, with_history
 from wayfare.core.errors import (
     ArgumentTypeError,
     GraphError,
@@ -25,7 +26,9 @@ from wayfare.core.errors import (
 from wayfare.core.inplace import check_history, rewrite
 from wayfare.core.mode import UNUSUAL, changed_mode, current, executor
 from wayfare.core.op import Op, gradient_only
-from wayfare.core.tensor import Tensor, wrap
+from wayfare.core.refusals import refuse_stale
+from wayfare.core.spec import FLOAT_KINDS
+from wayfare.core.tensor import Tensor, beside, wrap
 from wayfare.core.walk import split_edge
 from wayfare.core.write_clock import note_write, tick, version, version_at
 
@@ -226,7 +229,7 @@ def _record(
     node.shape, node.dtype = shapes[0] if shapes else ((), np.dtype("float32"))
     returned = [o for o in given if isinstance(o, Tensor)]
     for number, (out, value) in enumerate(zip(live, returned, strict=True)):
-        if out._array.dtype.kind != "f" or _is_in(value, ctx._constant):
+        if out._array.dtype.kind not in FLOAT_KINDS or _is_in(value, ctx._constant):
             continue
         history = wrap(out._array)
         history._edge = node if len(live) == 1 else (node, number)
@@ -278,24 +281,31 @@ def _run_backward(cls: type[Function], ctx: FunctionCtx, needs: tuple[bool, ...]
     node = ctx._node()
     several = node is not None and node.outs is not None
     outs = node.outs if several else ((None, None),)
-    grads = [_grad_of_output(ctx, x, *out) for x, out in zip(g if several else (g,), outs, strict=True)]
+    given = g if several else (g,)
+    one = next((x for x in given if x is not None), None)
+    grads = [_grad_of_output(ctx, x, one, *out) for x, out in zip(given, outs, strict=True)]
     with recording_as(create):
         result = cls.backward(ctx, *grads)
-    given = list(result) if isinstance(result, (tuple, list)) else [result]
-    while len(given) > len(needs) and given[-1] is None:
-        given.pop()
-    if len(given) != len(needs):
-        raise GraphError(f"{cls.__name__}: backward returned {len(given)} gradients for {len(needs)} arguments",
+    found = list(result) if isinstance(result, (tuple, list)) else [result]
+    while len(found) > len(needs) and found[-1] is None:
+        found.pop()
+    if len(found) != len(needs):
+        raise GraphError(f"{cls.__name__}: backward returned {len(found)} gradients for {len(needs)} arguments",
                          fix="Return one per argument; None where there is none.")  # fmt: skip
     return [_checked(cls, node, i, x, create) if wanted else None
-            for i, (x, wanted) in enumerate(zip(given, needs, strict=True))]  # fmt: skip
+            for i, (x, wanted) in enumerate(zip(found, needs, strict=True))]  # fmt: skip
 
 
-def _grad_of_output(ctx: FunctionCtx, g: Any, shape: Any, dtype: Any) -> Tensor | None:
-    """The gradient of one output for backward; if there is none, zeros, or None without materialize_grads."""
+def _grad_of_output(ctx: FunctionCtx, g: Any, other: Any, shape: Any, dtype: Any) -> Tensor | None:
+    """The gradient of one output for backward; if there is none, zeros on the device of another one, or None without
+    materialize_grads."""
     if g is None:
-        return wrap(np.zeros(shape, dtype)) if ctx._materialize else None
-    return g if isinstance(g, Tensor) else wrap(np.asarray(g))
+        if not ctx._materialize:
+            return None
+        if isinstance(other, Tensor):
+            return beside(other, np.zeros(shape, dtype))
+        return wrap(zeros_beside(other, shape, dtype))
+    return g if isinstance(g, Tensor) else wrap(as_array(g))
 
 
 def _checked(cls: type[Function], node: Any, position: int, g: Any, create: bool) -> Any:

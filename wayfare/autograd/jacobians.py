@@ -11,13 +11,13 @@ import numpy as np
 from wayfare.autograd.transforms import check_argnums, flatten, linearized, transform, vjp
 from wayfare.autograd.vmap import map_batch
 from wayfare.core.dispatch import tensor_ops
-from wayfare.core.tensor import Tensor, wrap
+from wayfare.core.tensor import Tensor, beside
 
 
 def _basis(t: Tensor) -> Tensor:
     """The unit vectors of a tensor's space, one per row."""
     size = int(np.prod(t.shape))
-    return wrap(np.eye(size, dtype=t.dtype.numpy).reshape(size, *t.shape))
+    return beside(t, np.eye(size, dtype=t.dtype.numpy).reshape(size, *t.shape))
 
 
 def jacrev(

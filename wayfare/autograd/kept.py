@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from wayfare.core.dispatch import Packed, with_history
+from wayfare.core.device import ARRAYS
+from wayfare.core.dispatch import with_history
 from wayfare.core.errors import GraphError, InPlaceError
 from wayfare.core.node import Node
 from wayfare.core.op import DROP, SPEC, VALUE
+from wayfare.core.packed import Packed
 from wayfare.core.spec import Spec
 from wayfare.core.walk import split_edge
 from wayfare.core.write_clock import latest_write, version, version_at, written_after
-
-_ndarray = np.ndarray
 
 
 def unpack(node: Node, create: bool) -> tuple[Any, ...]:
@@ -31,7 +29,7 @@ def unpack(node: Node, create: bool) -> tuple[Any, ...]:
         if value.__class__ is Packed:
             assert through is not None
             value = through(value.value)._array
-        if create and value.__class__ is _ndarray:
+        if create and value.__class__ in ARRAYS:
             edge = node if position == 0 else node.edges[position - 1]
             value = with_history(value, edge)
         elif create and position == 0 and value.__class__ is tuple and node.outs is not None:
@@ -55,7 +53,7 @@ def kept_arrays(node: Node) -> list[Any]:
         for array in kept if kept.__class__ is tuple else (kept,):
             if array.__class__ is Packed:
                 array = array.source()
-            if array.__class__ is _ndarray:
+            if array.__class__ in ARRAYS:
                 found.append(array)
     return found
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.codegen.routines.rows import Part, Rows
+from wayfare.core.device import as_array, copied, is_writable
 from wayfare.core.dispatch import tensor_ops
 from wayfare.core.errors import ArgumentTypeError, GraphError
 from wayfare.core.grad_layout import in_layout_of
@@ -98,11 +99,11 @@ class Leaves:
                     leaf._grad = own = wrap(in_layout_of(total, leaf._array))
                     self.born[leaf] = own._array
             else:
-                dense = np.array(in_layout_of(g, leaf._array))
+                dense = copied(in_layout_of(g, leaf._array))
                 old.add_into(dense)
                 leaf._grad = wrap(dense)
-        elif old._edge is not None or not old._array.flags.writeable:
-            leaf._grad = wrap(np.asarray(old._array + (g.dense() if g.__class__ is Rows else g)))
+        elif old._edge is not None or not is_writable(old._array):
+            leaf._grad = wrap(as_array(old._array + (g.dense() if g.__class__ is Rows else g)))
         else:
             if g.__class__ is Rows:
                 g.add_into(old._array)
@@ -127,14 +128,14 @@ def as_tensor(g: Any) -> Any:
     """A gradient as a Tensor, for a hook."""
     if g is None or isinstance(g, Tensor):
         return g
-    return wrap(np.asarray(g.dense() if g.__class__ is Rows else g))
+    return wrap(as_array(g.dense() if g.__class__ is Rows else g))
 
 
 def own_tensor(g: Any) -> Tensor:
     """A copy of a gradient for the user, who may write to it."""
     if isinstance(g, Tensor):
         return tensor_ops.clone(g)  # type: ignore[no-any-return]
-    return wrap(np.array(g))
+    return wrap(copied(g))
 
 
 def _stored(g: Tensor, leaf: Tensor) -> Tensor:
@@ -166,13 +167,13 @@ def checked_gradient(new: Any, old: Any, create: bool) -> Any:
 def _own(g: Any, fresh: bool, like: Any) -> Any:
     """A gradient in a buffer that nothing else references, in the memory layout of its tensor."""
     if g.__class__ is Rows:
-        return Rows(g.shape, g.dtype, [Part(p.index, np.array(p.values), p.basic) for p in g.parts])
+        return Rows(g.shape, g.dtype, [Part(p.index, copied(p.values), p.basic) for p in g.parts])
     if g.shape != like.shape:
         raise other_shape("the node before it", g.shape, like.shape)
     if g.ndim > 1 and g.strides != like.strides:
         laid = in_layout_of(g, like)
         fresh, g = fresh or laid is not g, laid
-    return wrap(g if fresh else np.array(g))
+    return wrap(g if fresh else copied(g))
 
 
 def _count_uses(roots: list[Any]) -> dict[Tensor, int]:

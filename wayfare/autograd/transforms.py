@@ -16,11 +16,12 @@ import numpy as np
 from wayfare.autograd.backward import grad as reverse
 from wayfare.autograd.modes import enable_grad
 from wayfare.autograd.vmap import batched_everywhere, close_again, lay_open, map_batch
+from wayfare.core.device import BACKENDS
 from wayfare.core.dispatch import tensor_ops
 from wayfare.core.errors import GraphError, RefusedArgumentError, ShapeError, WrongKindError
 from wayfare.core.mode import STATE, current, executor
 from wayfare.core.node import Node
-from wayfare.core.tensor import Tensor, wrap
+from wayfare.core.tensor import Tensor, beside
 from wayfare.core.walk import reachable, split_edge
 
 
@@ -73,7 +74,9 @@ def _live(t: Any, name: str) -> Tensor:
     base, levels = lay_open(batched_everywhere(t))
     if base.requires_grad:
         base = tensor_ops.reshape(base, shape=tuple(base.shape))
-        base._array.flags.writeable = False  # a stand-in is materialised by this
+        array = base._array  # a stand-in is materialised by this
+        if array.__class__ not in BACKENDS:
+            array.flags.writeable = False
         base._view = None  # not to be written: the caller's own tensor would change
     else:
         base = base.detach()
@@ -126,14 +129,14 @@ def differentiate(outputs: list[Tensor], inputs: list[Tensor], seeds: list[Tenso
     opened = [lay_open(o) for o in outputs]
     bases = [lay_open(i) for i in inputs]
     used = [i for i, (base, _) in enumerate(opened) if base.requires_grad]
-    zeros = [close_again(wrap(np.zeros(b.shape, b.dtype.numpy)), levels) for b, levels in bases]
+    zeros = [close_again(beside(b, np.zeros(b.shape, b.dtype.numpy)), levels) for b, levels in bases]
     if not used:
         return zeros
     given = []
     for i in used:
         base, levels = opened[i]
         if seeds is None:
-            given.append(wrap(np.ones(base.shape, base.dtype.numpy)))
+            given.append(beside(base, np.ones(base.shape, base.dtype.numpy)))
             continue
         seed, own = lay_open(seeds[i])
         if own != levels and set(own) < set(levels):

@@ -29,13 +29,14 @@ from wayfare.core.executor import EAGER, Executor, Interceptor
 from wayfare.core.mode import Mode, changed_mode, current, outer_mode
 from wayfare.core.op import REGISTRY, Op
 from wayfare.core.spec import DType, Size
-from wayfare.core.tensor import Tensor, wrap
+from wayfare.core.tensor import Tensor, beside
 
 
 class BatchedTensor(Tensor):
     """One example's view of a tensor that holds the whole batch in dimension 0 of `value`."""
 
     __slots__ = ("level", "value")
+    device = property(lambda self: self.value.device)
 
     def __init__(self, value: Tensor, level: int) -> None:
         self.value = value
@@ -420,7 +421,7 @@ def outside_all() -> outer_mode:
 def batched_everywhere(t: Tensor) -> Tensor:
     """The same tensor, batched at every active level: its gradient is then one per example."""
     for executor in active_levels():
-        zeros = wrap(np.zeros(executor.size, t.dtype.numpy))
+        zeros = beside(t, np.zeros(executor.size, t.dtype.numpy))
         t = apply(REGISTRY["add"], (t, executor.wrap(zeros)))
     return t
 

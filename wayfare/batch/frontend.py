@@ -14,17 +14,20 @@ from wayfare.batch.fibers.example import Example
 from wayfare.batch.fibers.recursion import explain_recursion, room_for_recursion
 from wayfare.batch.function_profile import FunctionProfile, MapTiming, profile_of
 from wayfare.batch.paths.choose import paths_for
+from wayfare.batch.paths.recorded import LEAST, RecordedPaths
 from wayfare.batch.paths.stats import PathStats
 from wayfare.batch.run.schedule import Schedule
 from wayfare.batch.session import Session
 from wayfare.batch.stats import Stats
 from wayfare.batch.workers.choose import workers_of
 from wayfare.core.callsite import current_site, user_frame
+from wayfare.core.device import BACKENDS, default_device
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, OperationError
 from wayfare.core.executor import EAGER
 from wayfare.core.generator import key_for
-from wayfare.core.mode import LOOPING, STATE, changed_mode, current
-from wayfare.core.op import memory_error
+from wayfare.core.mode import LOOPING, STATE, UNUSUAL, changed_mode, current
+from wayfare.core.op_failure import memory_error
+from wayfare.core.pytree import flatten
 from wayfare.core.tensor import Tensor
 
 __all__ = ["map"]
@@ -95,22 +98,14 @@ def map(
         lengths = ", ".join(str(len(column)) for column in columns)
         raise ArgumentError(f"map: the iterables have different lengths: {lengths}",
                             fix="Give one item of each for every example.")  # fmt: skip
-    key = key_for(None)
-    site = current_site()
-    outer = running_example()
-    examples = [Example(fn, args, number, key, site, outer) for number, args in enumerate(zip(*columns, strict=True))]
-    executor = current().executor
-    executor.effect("it calls wf.map")
-    if not executor.sizes_may_differ:  # in an exported model the examples are a loop
-        executor.not_replayable("it calls wf.map, whose examples are batched anew each time")
-    if not examples:
-        return []
     profile = profile_of(fn)
     try:
-        if workers is not None and executor is EAGER and outer is None and schedule is None and limit is None:
-            _spread(profile, examples, workers, batch)
-        else:
-            _run(profile, examples, batch, schedule, limit)
+        plain = batch is None and schedule is None and limit is None and workers is None
+        if plain and not UNUSUAL and not LOOPING:
+            count = len(columns[0])
+            if count == 1 or profile.runs_straight(count):
+                return _straight(profile, fn, columns)
+        return _chosen(profile, fn, columns, batch, schedule, limit, workers)
     except MemoryError as error:
         if error.__class__ is MemoryError and error.args:
             raise  # the user's own
@@ -123,6 +118,57 @@ def map(
         for note in getattr(error, "__notes__", []):
             explained.add_note(note)
         raise explained from None
+
+
+def _straight(profile: FunctionProfile, fn: Callable[..., Any], columns: list[list[Any]]) -> list[Any]:
+    """The plain loop in the ordinary state, where there is nothing to choose: what `_loop` does, with one `Example` for
+    all of them, so that it costs little more than the loop of the user."""
+    timed = len(columns[0]) > 1 and profile.wants_timing()
+    began = thread_time() if timed else 0.0
+    example = Example(fn, (), 0, key_for(None), None)
+    results: list[Any] = []
+    thread = threading.get_ident()
+    LOOPING.add(thread)
+    STATE.example = example
+    try:
+        with room_for_recursion():
+            for args in zip(*columns, strict=True):
+                results.append(fn(*args))
+                example.number += 1
+                example._generator = None
+    except BaseException as error:
+        example.site = current_site()
+        name_example(error, example)
+        raise
+    finally:
+        STATE.example = None
+        LOOPING.discard(thread)
+    if timed:
+        profile.timed([(thread_time() - began) / len(results)])
+    THREAD.stats = Stats(looped=len(results), profile=profile)
+    return results
+
+
+def _chosen(
+    profile: FunctionProfile, fn: Callable[..., Any], columns: list[list[Any]], batch: bool | None,
+    schedule: Schedule | None, limit: int | None, workers: int | None,
+) -> list[Any]:  # fmt: skip
+    """Run the examples in the way that the options, the state of the thread and the profile say."""
+    key = key_for(None)
+    site = current_site()
+    outer = running_example()
+    examples = [Example(fn, args, number, key, site, outer) for number, args in enumerate(zip(*columns, strict=True))]
+    executor = current().executor
+    executor.effect("it calls wf.map")
+    if not executor.sizes_may_differ:  # in an exported model the examples are a loop
+        executor.not_replayable("it calls wf.map, whose examples are batched anew each time")
+    if not examples:
+        return []
+    try:
+        if workers is not None and executor is EAGER and outer is None and schedule is None and limit is None:
+            _spread(profile, examples, workers, batch)
+        else:
+            _run(profile, examples, batch, schedule, limit)
     finally:
         results = [example.result for example in examples]
         for example in examples:
@@ -142,14 +188,24 @@ def _run(
             executor.run_calls_of(examples)  # errors must be raised inside this `try`
     elif batch is False or not executor.allows_batches or line_by_line():
         _loop(examples)
+    elif BACKENDS and _on_a_device(examples[0]):
+        profile.warn_once(f"map: {profile.name} runs as a loop, because its tensors are not on the CPU.")
+        _loop(examples)
     elif schedule is not None or limit is not None:
         _in_session(profile, examples, schedule, limit)
     elif batch:
-        left, path_stats = _along_paths(profile, examples, always=True)
+        left, path_stats = _along_paths(profile, paths_for(profile, examples), examples, always=True)
         if left:
             _in_session(profile, left).paths = path_stats
     else:
         _batched_or_loop(profile, examples)
+
+
+def _on_a_device(example: Example) -> bool:
+    """Is a tensor among the arguments of an example, or are new ones made, on another device than the CPU?"""
+    tensors: list[Tensor] = []
+    flatten(example.args, tensors, [])
+    return default_device().type != "cpu" or any([t.device.type != "cpu" for t in tensors])
 
 
 def run_in_worker(fn: Callable[..., Any], examples: list[Example], batch: bool | None) -> Stats | None:
@@ -188,10 +244,9 @@ def _spread(profile: FunctionProfile, examples: list[Example], workers: int, bat
 
 
 def _along_paths(
-    profile: FunctionProfile, examples: list[Example], always: bool = False
+    profile: FunctionProfile, paths: RecordedPaths | None, examples: list[Example], always: bool = False
 ) -> tuple[list[Example], PathStats | None]:
     """Run the examples whose path is recorded. Returns the others, and the statistics (None: nothing was tried)."""
-    paths = paths_for(profile, examples)
     if paths is None:
         return examples, None
     stats = PathStats()
@@ -216,7 +271,9 @@ def _batched_or_loop(profile: FunctionProfile, examples: list[Example]) -> None:
         THREAD.stats = Stats(looped=1, profile=profile)
         return
     large = _are_large(examples)
-    examples, path_stats = (examples, None) if large else _along_paths(profile, examples)
+    count = len(examples)
+    paths = None if large else paths_for(profile, examples)
+    examples, path_stats = _along_paths(profile, paths, examples)
     if path_stats is not None and (len(examples) < _FEW or path_stats.growing):
         # Where examples wait for values, batches are little faster than the loop, and each would compile its own.
         _loop(examples)
@@ -229,6 +286,9 @@ def _batched_or_loop(profile: FunctionProfile, examples: list[Example]) -> None:
         if timed_now:
             profile.timed(seconds)
         THREAD.stats = Stats(looped=len(examples), profile=profile, paths=path_stats)
+        if not large:
+            # Of few examples paths were not looked for: that says nothing of more.
+            profile.go_straight(LEAST - 1 if count < LEAST else None, None if paths is None else paths.skip)
         return
     # Some are timed as a loop: alternately the first and the last ones, because examples may be sorted by size.
     at_the_end = bool(timed and profile.maps % 2)
@@ -289,7 +349,7 @@ def running_example() -> Example | None:
 
 def _loop(examples: list[Example], timed: bool = False) -> list[float]:
     """The plain loop, with each example's own random numbers. With `timed` it returns the seconds of each example, of
-    this thread alone. (That clock takes up to 2 µs.)"""
+    this thread alone: those of the first one, and the mean of the others (the clock takes up to 2 µs)."""
     mode = STATE.mode
     if mode is not None and mode.generator is not None:
         # The generator of the mode would take precedence over that of the example.
@@ -299,17 +359,18 @@ def _loop(examples: list[Example], timed: bool = False) -> list[float]:
     outermost = thread not in LOOPING
     LOOPING.add(thread)  # so that random numbers come from the running example
     outer = STATE.example
-    seconds: list[float] = []
+    times: list[float] = []
     try:
         with room_for_recursion():
+            began = thread_time() if timed else 0.0
             for example in examples:
                 STATE.example = example
-                if timed:
-                    began = thread_time()
-                    example.result = example.function(*example.args)
-                    seconds.append(thread_time() - began)
-                else:
-                    example.result = example.function(*example.args)
+                example.result = example.function(*example.args)
+                if timed and not times:
+                    times.append(thread_time() - began)
+            if timed and len(examples) > 1:
+                rest = len(examples) - 1
+                times += [(thread_time() - began - times[0]) / rest] * rest
     except BaseException as error:
         if STATE.example is not outer:
             name_example(error, STATE.example)
@@ -318,4 +379,4 @@ def _loop(examples: list[Example], timed: bool = False) -> list[float]:
         STATE.example = outer
         if outermost:
             LOOPING.discard(thread)
-    return seconds
+    return times

@@ -10,9 +10,11 @@ too. Both decisions are tried again, ever less often, because functions and data
 from __future__ import annotations
 
 import functools
+import sys
 import types
 import warnings
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from wayfare.batch.analysis.function_analysis import FunctionAnalysis
@@ -33,8 +35,8 @@ _RETRY_AFTER, _MAX_RETRY_AFTER = 8, 512
 _RECHECK_AFTER = 64
 # The number of maps whose times are remembered.
 _REMEMBERED = 5
-# Of the maps that run as a loop, one in so many is timed.
-_TIMED_LOOPS = 8
+# Of the maps that run as a loop, one in so many is timed. (A prime: full collections of garbage are periodic too.)
+_TIMED_LOOPS = 7
 
 
 class MapTiming:
@@ -52,6 +54,7 @@ class FunctionProfile:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.of: Any = None  # a weak reference to its code, which ends this profile
         self.maps = 0
         self.path_maps = 0  # maps in which examples might have run along recorded paths
         self.loop_reason = ""  # why its maps run as a plain loop; "" where they are batched
@@ -62,18 +65,37 @@ class FunctionProfile:
         self._backoff = 1
         self.analysis: FunctionAnalysis | None = None  # of the function that was mapped last
         self.workers: Any = None  # the WorkerProfile, if it was mapped with `workers=`
-        self._trials = 0
+        self._trials = self._timed_loops = 0
         self._warned: set[str] = set()
         # Seconds for an example in the loop, and the timings of the last maps.
         self.by_loop: list[float] = []
         self.by_map: list[MapTiming] = []
         self.waits: dict[str, int] = {}
+        # So many of the next maps run as a plain loop, if they have at most so many examples.
+        self._straight = self._straight_most = 0
 
     # -- how the next map runs
+
+    def runs_straight(self, count: int) -> bool:
+        """Whether this map of `count` examples runs as a plain loop: there is nothing to choose."""
+        if not 0 < count <= self._straight_most or not self._straight:
+            return False
+        self._straight -= 1
+        self.maps += 1
+        self.path_maps += 1
+        return True
+
+    def go_straight(self, most: int | None, skip: Callable[[int], int] | None = None) -> None:
+        """A map has run as a loop. The next ones do too, as long as nothing is to be tried; `skip` says how many
+        of so many maps may pass without a look at recorded paths."""
+        left = _MAX_RETRY_AFTER if self.never_batch else self._retry_at - self.maps - 1
+        self._straight = max(left if skip is None or left <= 0 else skip(left), 0)
+        self._straight_most = sys.maxsize if most is None else most
 
     def plan(self, count: int, function: Any) -> tuple[bool, int, int]:
         """(whether the whole map runs as a loop, how many examples run first alone, how many are timed as a loop)."""
         self.maps += 1
+        self._straight = 0
         if self.never_batch:
             return True, 0, 0
         if self.loop_reason:
@@ -131,8 +153,11 @@ class FunctionProfile:
 
     def timed(self, seconds: list[float]) -> None:
         """Add the times of examples that ran as a loop."""
-        # Not the first one: the caches are cold.
+        # Not the first one: caches are cold. The first loop of all compiles kernels too, and counts only for itself.
         warm = seconds[1:] or seconds
+        if self._timed_loops == 1:
+            self.by_loop.clear()
+        self._timed_loops += 1
         self.by_loop.append(sum(warm) / len(warm))
         del self.by_loop[:-_REMEMBERED]
         if self.loop_reason and not self.in_order:
@@ -163,8 +188,8 @@ class FunctionProfile:
     def costs(self, timings: list[MapTiming] | None = None) -> tuple[float, float]:
         """Seconds for an example batched and as a loop, with backward passes if there were any."""
         timings = timings or self.by_map
-        # The best map: the first ones also compile kernels.
-        by_map, by_loop = min([r.seconds / r.examples for r in timings]), sum(self.by_loop) / len(self.by_loop)
+        # The best map: the first ones also compile kernels. The median of loops: Python collects all garbage in some.
+        by_map, by_loop = min([r.seconds / r.examples for r in timings]), _median(self.by_loop)
         backward = [r.backward / r.examples for r in timings if r.backward]
         if backward:
             by_map, by_loop = by_map + _median(backward), by_loop * (1 + _BACKWARD)
@@ -204,22 +229,29 @@ def _median(times: list[float]) -> float:
     return sorted(times)[len(times) // 2]
 
 
-_PROFILES: weakref.WeakKeyDictionary[Any, FunctionProfile] = weakref.WeakKeyDictionary()
+# By id of the code object, or of the module or object that is called.
+_PROFILES: dict[int, FunctionProfile] = {}
 
 
 def profile_of(function: Any) -> FunctionProfile:
     """The profile of a function: one for each code object, or for each module or object that is called."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    key: Any = function
-    if isinstance(function, types.MethodType):
-        key = function.__func__
-    key = getattr(key, "__code__", key)
+    if function.__class__ is types.FunctionType:
+        key: Any = function.__code__
+    else:
+        while isinstance(function, functools.partial):
+            function = function.func
+        key = function.__func__ if isinstance(function, types.MethodType) else function
+        key = getattr(key, "__code__", key)
+    found = _PROFILES.get(id(key))
+    if found is not None:
+        return found
+    # The callback is a C function: an exception (Ctrl-C) in Python code would be lost there.
+    forget: Any = functools.partial(_PROFILES.pop, id(key))
     try:
-        found = _PROFILES.get(key)
-        if found is None:
-            name = getattr(function, "__qualname__", type(function).__name__).rpartition("<locals>.")[2]
-            found = _PROFILES[key] = FunctionProfile(name)
-    except TypeError:  # not hashable, or no weak references
+        held = weakref.ref(key, forget)
+    except TypeError:  # no weak references
         return profile_of(type(key))
+    name = getattr(function, "__qualname__", type(function).__name__).rpartition("<locals>.")[2]
+    found = _PROFILES[id(key)] = FunctionProfile(name)
+    found.of = held
     return found

@@ -29,7 +29,8 @@ from wayfare.batch.record.views import PickedView, contiguous_view
 from wayfare.batch.run.pending_calls import PendingCalls
 from wayfare.batch.run.runners import run_op, run_random, run_selected
 from wayfare.core.callsite import user_frame
-from wayfare.core.dispatch import apply
+from wayfare.core.device import BACKENDS
+from wayfare.core.dispatch import apply, apply1
 from wayfare.core.mode import STATE, Mode, set_mode
 from wayfare.core.op import REGISTRY, Op
 from wayfare.core.pytree import TENSOR, rebuild
@@ -56,11 +57,13 @@ class Session(PendingCalls):
 
     def apply(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
         """Record one op."""
-        if self.hub.in_order:
+        if self.hub.in_order or (BACKENDS and any([t.device.type != "cpu" for t in inputs])):
             return self._run_now(op, inputs, attrs)
         mode = STATE.mode
         assert mode is not None
         grad = mode.grad
+        if op.view and inputs[0].__class__ is not StandIn and not (grad and inputs[0]._requires_grad):
+            return self._view_now(op, inputs[0], attrs, mode)
         extra = None
         key: list[Any] = [op, "inference" if mode.inference else grad]
         rows: list[Any] = []
@@ -80,7 +83,7 @@ class Session(PendingCalls):
                 # Python numbers are read-only tensors, which nobody can write to.
                 is_number = array.ndim == 0 and not array.flags.writeable
                 rows.append(t if is_number else self.row_copies.of(t, row))
-        if concrete and (not inputs or op.view) and not (grad and any([t._requires_grad for t in inputs])):
+        if not inputs:
             return self._run_now(op, inputs, attrs)
         if self.no_common_calls and concrete:
             key.append(object())
@@ -275,22 +278,28 @@ class Session(PendingCalls):
         """Run an op eagerly, on ordinary tensors."""
         if any([t.__class__ is StandIn for t in inputs]):
             self.materialise()
-        inside = STATE.mode
-        assert inside is not None
         if op.view:
-            # Views are frequent, and draw no random numbers: they need no mode of their own.
-            try:
-                self.set_outer_mode(inside.grad)
-                made = apply(op, inputs, attrs)
-            finally:
-                set_mode(inside)
-        else:
-            with self.outside():
-                made = apply(op, inputs, attrs)
+            inside = STATE.mode
+            assert inside is not None
+            return self._view_now(op, inputs[0], attrs, inside)
+        with self.outside():
+            made = apply(op, inputs, attrs)
         for t in made if made.__class__ is tuple else (made,):
             self.born(t._array)
         for t in inputs:
             self.ownership.share(t)  # a result may be a view of it, and a node may keep it
+        return made
+
+    def _view_now(self, op: Op, tensor: Tensor, attrs: dict[str, Any], inside: Mode) -> Tensor:
+        """A view of an ordinary tensor. Views are frequent, and draw no random numbers: the mode is just set."""
+        try:
+            self.set_outer_mode(inside.grad)
+            made = apply1(op, tensor, attrs)
+        finally:
+            set_mode(inside)
+        if made._array.base is None:
+            self.born(made._array)
+        self.ownership.share(tensor)
         return made
 
     # -- reading and writing

@@ -9,7 +9,6 @@ import types
 import weakref
 from collections import deque
 from collections.abc import Callable
-from sys import gettrace
 from typing import Any
 
 from wayfare.compiler.bypass import end_bypass, start_bypass
@@ -33,11 +32,12 @@ from wayfare.compiler.signature import Signature
 from wayfare.compiler.structure import Opaque
 from wayfare.core import buffer_pool
 from wayfare.core.callsite import MONITORS, is_debugged
+from wayfare.core.device import BACKENDS, default_device
 from wayfare.core.errors import CheckError
 from wayfare.core.format import time_text
 from wayfare.core.locks import lock
 from wayfare.core.mode import LOOPING, STATE, Mode, changed_mode, current, set_mode
-from wayfare.core.op import memory_error
+from wayfare.core.op_failure import memory_error
 from wayfare.core.tensor import Tensor
 
 # Recordings in a row that could not be kept (with a reason, without one) before a signature runs as plain Python.
@@ -104,8 +104,9 @@ class Compiled(OpaqueCall):
     def __call__(self, *args: Any, **options: Any) -> Any:
         """Call the function: replay a recording that holds for this call, or run Python (and record it)."""
         mode = STATE.mode
-        if gettrace() is not None or (MONITORS and is_debugged()) or (LOOPING and STATE.example is not None):
-            # A debugger must see the lines run. Or this is one example of a loop, which draws its own random numbers.
+        away = (BACKENDS and default_device().type != "cpu") or sys.gettrace() is not None
+        if away or (MONITORS and is_debugged()) or (LOOPING and STATE.example is not None):
+            # Tensors are made elsewhere, a debugger must see lines run, or an example of a loop draws its own numbers.
             return self._elsewhere(args, options)
         if mode is not None and (
             not mode.executor.works_on_arrays or mode.anomaly or mode.saved_hooks is not None

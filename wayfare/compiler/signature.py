@@ -13,6 +13,7 @@ from wayfare.compiler.record.effects import Variable, values_of
 from wayfare.compiler.record.overlap import relations
 from wayfare.compiler.structure import OBJECT, Opaque, take_apart
 from wayfare.core.buffer_pool import owns_memory
+from wayfare.core.device import memory_key
 from wayfare.core.mode import Mode
 from wayfare.core.spec import default_dtype
 from wayfare.core.tensor import Tensor
@@ -79,8 +80,10 @@ class Signature:
 
 
 def state_of(mode: Mode | None) -> Any:
-    """The modes that a recording depends on: grad mode, inference mode, default dtype."""
-    return mode is None or mode.grad, mode is not None and mode.inference, default_dtype()
+    """The modes that a recording depends on: grad mode, inference mode, default dtype, autocast."""
+    if mode is None:
+        return True, False, default_dtype(), None
+    return mode.grad, mode.inference, default_dtype(), None if mode.autocast is None else mode.autocast.key
 
 
 def _layouts(tensors: Sequence[Tensor], objects: list[Any]) -> tuple[Any, Any]:
@@ -93,7 +96,7 @@ def _layouts(tensors: Sequence[Tensor], objects: list[Any]) -> tuple[Any, Any]:
         a = t._array
         views += not owns_memory(a)
         hooks = _more_of(t, objects) if t._extras else None
-        layouts.append((a.shape, a.strides, a.dtype.num, t._requires_grad, t._edge is None, a.flags.writeable, hooks))
+        layouts.append((a.shape, a.strides, a.dtype.num, t._requires_grad, t._edge is None, memory_key(a), hooks))
     sharing: Any = None
     if len(tensors) > 1 and (views or len({id(t._array) for t in tensors}) < len(tensors)):
         sharing = relations(tensors) or None

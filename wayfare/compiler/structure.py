@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from wayfare.compiler.captures.purity import is_user_class
-from wayfare.core.spec import Device, DType, Size
+from wayfare.core.device import Device
+from wayfare.core.spec import DType, Size
 from wayfare.core.tensor import Tensor
 
 PLAIN = frozenset({int, bool, str, bytes, type(None), type(Ellipsis), DType, Device, Size, range})

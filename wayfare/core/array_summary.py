@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.core.spec import OF_NUMPY, Spec
+from wayfare.core.spec import FLOAT_KINDS, OF_NUMPY, Spec
 
 _ndarray = np.ndarray
 _F32, _F64 = np.dtype(np.float32), np.dtype(np.float64)
@@ -23,19 +23,19 @@ def all_finite(array: Any) -> bool:
         flat = array.ravel("K")
         if isfinite(flat.dot(flat)):
             return True
-    elif dtype.kind != "f":
+    elif dtype.kind not in FLOAT_KINDS:
         return True
     return bool(np.isfinite(array).all())
 
 
 def has_nan(array: Any) -> bool:
     """Is there a NaN in it?"""
-    return array.dtype.kind == "f" and not all_finite(array) and bool(np.isnan(array).any())
+    return array.dtype.kind in FLOAT_KINDS and not all_finite(array) and bool(np.isnan(array).any())
 
 
 def has_infinity(array: Any) -> bool:
     """Is there an infinity in it?"""
-    return array.dtype.kind == "f" and not all_finite(array) and bool(np.isinf(array).any())
+    return array.dtype.kind in FLOAT_KINDS and not all_finite(array) and bool(np.isinf(array).any())
 
 
 def first_index(bad: Any) -> list[int]:
@@ -45,7 +45,7 @@ def first_index(bad: Any) -> list[int]:
 
 def first_bad(array: Any) -> tuple[str, list[int]] | None:
     """The first NaN ("a NaN"), or if there is none the first infinity, and its index."""
-    if array.dtype.kind != "f" or all_finite(array):
+    if array.dtype.kind not in FLOAT_KINDS or all_finite(array):
         return None
     for kind, find in (("NaN", np.isnan), ("infinity", np.isinf)):
         bad = find(array)

@@ -118,6 +118,8 @@ class Settings:
     # Are the calls of all ranks compared before they are made, and how many ranks were launched (None: no launcher)?
     distributed_debug: bool = field(default_factory=lambda: _number("WAYFARE_DISTRIBUTED_DEBUG", 0) > 0)
     launched_ranks: int | None = field(default_factory=_launched_ranks)
+    # May products of float32 matrices on a GPU round their operands to TF32 (10 bits)?
+    allow_tf32: bool = False
     printing: PrintOptions = field(default_factory=PrintOptions)
 
 

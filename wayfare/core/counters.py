@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 class Counters:
     """How often each thing happened since the program began, or inside one `with counted()`."""
 
-    kernels_built: int = 0  # compiled by LLVM
+    kernels_built: int = 0  # compiled by LLVM or NVRTC
     kernels_loaded: int = 0  # object code found on disk
     kernels_run: int = 0  # calls of native code
     kernels_failed: int = 0  # loops that NumPy ran because no kernel could be built
@@ -24,6 +24,8 @@ class Counters:
     kernels_split: int = 0  # calls of native code in several threads
     matmuls_run: int = 0  # matrix products (or stacks of them) that a command list ran
     lists_run: int = 0  # command lists run
+    graphs_captured: int = 0  # command lists that became a CUDA graph
+    graphs_replayed: int = 0  # command lists run as a CUDA graph
 
 
 COUNTERS = Counters()

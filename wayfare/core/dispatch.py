@@ -8,31 +8,35 @@ purpose: the interpreter cannot specialise the look-up in `op.forward(x)`, which
 from __future__ import annotations
 
 import sys
-import weakref
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from wayfare.core.autocast import cast_inputs
 from wayfare.core.buffer_pool import Lease
 from wayfare.core.callsite import INSIDE
-from wayfare.core.errors import GraphError, InPlaceError
+from wayfare.core.constant import constant
+from wayfare.core.device import BACKENDS, as_array, meeting_place, moved
 from wayfare.core.executor import EAGER
 from wayfare.core.mode import NO_GRAD, STATE, UNUSUAL, Mode
 from wayfare.core.native import NATIVE, in_front_of
 from wayfare.core.node import Node
-from wayfare.core.op import REGISTRY, VALUE, ByName, Op, explain_failure
+from wayfare.core.op import REGISTRY, ByName, Op
+from wayfare.core.op_failure import explain_failure
+from wayfare.core.packed import pack
 from wayfare.core.quiet import COMPLAINTS, quietly
-from wayfare.core.spec import OF_NUMPY, Spec
-from wayfare.core.tensor import Tensor, constant, wrap
+from wayfare.core.refusals import refuse_marked
+from wayfare.core.spec import BFLOAT16, FLOAT_KINDS, OF_NUMPY, Spec
+from wayfare.core.tensor import Tensor, wrap
 from wayfare.core.view import View
-from wayfare.core.write_clock import clock, latest_write, tick, written_after
+from wayfare.core.write_clock import clock, latest_write, tick
 
 _ndarray = np.ndarray
 _asarray = np.asarray
 _getframe = sys._getframe
 _new_tensor = Tensor.__new__
 _NO_ATTRS: dict[str, Any] = {}
+_BFLOAT16_KIND = BFLOAT16.kind
 
 
 def apply(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any] = _NO_ATTRS) -> Any:
@@ -45,14 +49,22 @@ def apply(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any] = _NO_ATTRS)
 def _apply(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
     mode = STATE.mode
     if mode is not None:
+        if mode.autocast is not None:
+            inputs = cast_inputs(mode.autocast, op.autocast, inputs, apply1)
         if mode.executor is not EAGER:
             return mode.executor.apply(op, inputs, attrs)
         if mode.watcher is not None:
             mode.watcher.starts(op)
     arrays = [t._array for t in inputs]
+    backend = None
+    if BACKENDS and any([x.__class__ in BACKENDS for x in arrays]):
+        backend, inputs, arrays = _on_one_device(op, inputs)
     try:
-        if max([x.size for x in arrays], default=0) < op.large_from:
-            out = op.forward(*arrays, **attrs)
+        if backend is not None:
+            out = backend.run(op, arrays, attrs)
+        elif max([x.size for x in arrays], default=0) < op.large_from:
+            forward = op.compute if _BFLOAT16_KIND in [x.dtype.kind for x in arrays] and not op.as_is else op.forward
+            out = forward(*arrays, **attrs)
         else:
             out = op.large(*arrays, **attrs)
     except Exception as error:
@@ -65,18 +77,38 @@ def _apply(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
         refuse_marked(op, inputs)
     several = out.__class__ is tuple or out.__class__ is list
     if several:
-        outputs = tuple([wrap(_asarray(o)) for o in out])
+        outputs = tuple([wrap(as_array(o)) for o in out])
         if record:
             record_many(op, inputs, arrays, outputs, attrs)
     else:
-        outputs = (wrap(out if out.__class__ is _ndarray else _asarray(out)),)
+        outputs = (wrap(out if out.__class__ is _ndarray else as_array(out)),)
         if op.view:
             _become_view(op, inputs[0], outputs[0], attrs)
-        if record and out.dtype.kind == "f":
+        if record and out.dtype.kind in FLOAT_KINDS:
             record_one(op, inputs, arrays, outputs[0], attrs)
     if mode is not None:
         _after(op, inputs, outputs, attrs, mode)
     return outputs if several else outputs[0]
+
+
+def _on_one_device(op: Op, inputs: tuple[Tensor, ...]) -> tuple[Any, tuple[Tensor, ...], list[Any]]:
+    """The backend that runs an op on these tensors, some of which are not on the CPU, with the tensors and arrays that
+    it gets: a 0-dim tensor of the CPU joins the others, as in PyTorch."""
+    if op.any_device:
+        (t,) = inputs
+        return BACKENDS[t._array.__class__], inputs, [t._array]
+    backend, device = meeting_place(op.name, inputs)
+    arrays: list[Any] = []
+    joined = list(inputs)
+    for number, t in enumerate(inputs):
+        if t._array.__class__ in BACKENDS:
+            arrays.append(t._array)
+        elif t._requires_grad:  # its gradient must find the way back
+            joined[number] = t = apply1(REGISTRY["to_device"], t, {"device": str(device), "source": "cpu"})
+            arrays.append(t._array)
+        else:
+            arrays.append(backend.constant(t._array, device))
+    return backend, tuple(joined), arrays
 
 
 def apply1(op: Op, a: Tensor, attrs: dict[str, Any] = _NO_ATTRS) -> Tensor:
@@ -89,13 +121,17 @@ def apply1(op: Op, a: Tensor, attrs: dict[str, Any] = _NO_ATTRS) -> Tensor:
                 return _apply(op, (a,), attrs)  # type: ignore[no-any-return]
             record = False
     x = a._array
+    if x.__class__ is not _ndarray:
+        return _apply(op, (a,), attrs)  # type: ignore[no-any-return]
     try:
         forward = op.forward if x.size < op.large_from else op.large
+        if x.dtype is BFLOAT16 and forward is op.forward:
+            forward = op.forward_for((BFLOAT16,))
         out = forward(x, **attrs) if attrs else forward(x)
     except Exception as error:
         out = _again(op, (a,), attrs, error)
     if out.__class__ is not _ndarray:
-        out = _asarray(out)
+        out = as_array(out)
     t = _new_tensor(Tensor)
     t._array = out
     t._grad = t._view = t._extras = None
@@ -104,7 +140,7 @@ def apply1(op: Op, a: Tensor, attrs: dict[str, Any] = _NO_ATTRS) -> Tensor:
     if op.view:
         _become_view(op, a, t, attrs)
     dtype = out.dtype
-    if record and a._requires_grad and (not attrs or dtype.kind == "f"):
+    if record and a._requires_grad and (not attrs or dtype.kind in FLOAT_KINDS):
         if a._extras is not None:
             refuse_marked(op, (a,))
         t._requires_grad = True
@@ -142,14 +178,18 @@ def apply2(op: Op, a: Tensor, b: Tensor) -> Tensor:
             record = False
     x = a._array
     y = b._array
+    if x.__class__ is not _ndarray or y.__class__ is not _ndarray:
+        return _apply(op, (a, b), _NO_ATTRS)  # type: ignore[no-any-return]
     try:
         # Usually the first operand is at least as large as the second. If not, NumPy's loop is as good.
         forward = op.forward if x.size < op.large_from else op.large
+        if (x.dtype is BFLOAT16 or y.dtype is BFLOAT16) and forward is op.forward:
+            forward = op.forward_for((BFLOAT16,))
         out = forward(x, y)
     except Exception as error:
         out = _again(op, (a, b), _NO_ATTRS, error)
     if out.__class__ is not _ndarray:
-        out = _asarray(out)
+        out = as_array(out)
     t = _new_tensor(Tensor)
     t._array = out
     t._grad = t._view = t._extras = None
@@ -206,8 +246,10 @@ def apply3(op: Op, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
                 return _apply(op, (a, b, c), _NO_ATTRS)  # type: ignore[no-any-return]
             record = False
     x, y, z = a._array, b._array, c._array
+    if not (x.__class__ is y.__class__ is z.__class__ is _ndarray):
+        return _apply(op, (a, b, c), _NO_ATTRS)  # type: ignore[no-any-return]
     try:
-        forward = op.forward
+        forward = op.forward_for((BFLOAT16,)) if x.dtype is BFLOAT16 or y.dtype is BFLOAT16 else op.forward
         out = forward(x, y, z)
     except Exception as error:
         out = _again(op, (a, b, c), _NO_ATTRS, error)
@@ -218,7 +260,7 @@ def apply3(op: Op, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         if given._view is not None:
             given._renew()
     needs = (a._requires_grad, b._requires_grad, c._requires_grad)
-    if record and True in needs and out.dtype.kind == "f":
+    if record and True in needs and out.dtype.kind in FLOAT_KINDS:
         if a._extras is not None or b._extras is not None or c._extras is not None:
             refuse_marked(op, (a, b, c))
         t._requires_grad = True
@@ -269,7 +311,8 @@ def _again(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any], error: Exc
         large = max([x.size for x in arrays], default=0) >= op.large_from
         try:
             with quietly():
-                return (op.large if large else op.forward)(*arrays, **attrs)
+                forward = op.large if large else op.forward_for([x.dtype for x in arrays])
+                return forward(*arrays, **attrs)
         except Exception as other:
             error = other
     raise explain_failure(op, [t.spec for t in inputs], attrs, error) from None
@@ -319,7 +362,7 @@ def record_many(
     node.shape, node.dtype = shapes[0]
     for number, out in enumerate(outs):
         wanted = op.differentiable_outputs is None or number in op.differentiable_outputs
-        if wanted and out._array.dtype.kind == "f":
+        if wanted and out._array.dtype.kind in FLOAT_KINDS:
             out._requires_grad = True
             out._edge = (node, number)
 
@@ -330,29 +373,6 @@ def _become_view(op: Op, source: Tensor, out: Tensor, attrs: dict[str, Any]) -> 
     if base is None or isinstance(base, Lease) or not (base is source._array or base is source._array.base):
         return
     out._view = View(source, op.name, attrs)
-
-
-def refuse_marked(op: Op, inputs: tuple[Tensor, ...]) -> None:
-    """Refuse inputs that cannot be kept for a gradient: tensors made under inference_mode, which have no history, and
-    outputs of a custom Function that share memory which was written since."""
-    needs = tuple(t._requires_grad for t in inputs)
-    for t, kept in zip(inputs, op.keeps(needs)[1], strict=True):
-        if t._extras is None:
-            continue
-        if kept == VALUE and "inference" in t._extras:
-            raise GraphError(f"{op.name}: a tensor made under inference_mode cannot be kept for a gradient",
-                             fix="Clone it outside inference_mode first.")  # fmt: skip
-        if "handed_through" in t._extras:
-            refuse_stale(t, op.name)
-
-
-def refuse_stale(t: Tensor, name: str) -> None:
-    """Refuse an output of a custom Function that shares memory written since: the Function's gradient ignores that."""
-    function, made = t._extras["handed_through"]  # type: ignore[index]
-    if written_after(t._array, made):
-        raise InPlaceError(f"{name}: this {t.spec} shows memory that the custom Function {function} was given or made, "
-                           "and it was written in place since: the gradient would not notice",
-                           fix=f"Return a .clone() from {function}.forward, or write to one.")  # fmt: skip
 
 
 def _after(
@@ -370,30 +390,6 @@ def _after(
         mode.watcher.ran(op, inputs, outputs, attrs)
 
 
-def pack(node: Node, hooks: tuple[Callable[[Any], Any], Callable[[Any], Any]]) -> None:
-    """Replace what a node keeps by what the pack hook returns."""
-    assert node.kept is not None
-    pack_hook, unpack = hooks
-    node.kept = tuple(Packed(pack_hook(wrap(k)), k) if isinstance(k, _ndarray) else k for k in node.kept)
-    node.more().unpack = unpack
-
-
-class Packed:
-    """What a pack hook returned, and a weak reference to the array it was called with, to notice later writes."""
-
-    __slots__ = ("source", "value")
-
-    def __init__(self, value: Any, array: Any) -> None:
-        self.value = value
-        # If the hook returned a tensor in other memory, it is a copy, which later writes do not change.
-        copied = isinstance(value, Tensor) and not np.may_share_memory(value._array, array)
-        self.source: Callable[[], Any] = _no_source if copied else weakref.ref(array)
-
-
-def _no_source() -> None:
-    return None
-
-
 def with_history(array: Any, edge: Any) -> Tensor:
     """A kept array as a tensor with its history: the edge it had in the graph."""
     tensor = wrap(array)
@@ -402,7 +398,7 @@ def with_history(array: Any, edge: Any) -> Tensor:
             return edge
         # A hook kept a copy of the leaf, or the leaf's `.data` was replaced since.
         record_one(REGISTRY["clone"], (edge,), [array], tensor, _NO_ATTRS)
-    elif edge is not None and array.dtype.kind == "f":
+    elif edge is not None and array.dtype.kind in FLOAT_KINDS:
         tensor._edge = edge
         tensor._requires_grad = True
     return tensor
@@ -423,8 +419,11 @@ class TensorOps(ByName):
 def _as_operand(value: Any, others: tuple[Any, ...]) -> Tensor:
     if isinstance(value, Tensor):
         return value
-    if isinstance(value, _ndarray):
+    if value.__class__ in BACKENDS:
         return wrap(value)
+    if isinstance(value, _ndarray):  # made by a rule, which knows no devices
+        there = next((t for t in others if t.__class__ is Tensor and t._array.__class__ in BACKENDS), None)
+        return wrap(value if there is None else moved(value, there.device))
     dtype = next((t._array.dtype for t in others if isinstance(t, Tensor)), None)
     return wrap(_asarray(value, dtype=dtype) if dtype is not None else _asarray(value))
 

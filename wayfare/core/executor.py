@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from wayfare.core.device import BACKENDS, copied, zeros_beside
 from wayfare.core.errors import OperationError
 
 __all__ = ["EAGER", "CallOut", "Executor", "Interceptor", "StaleCall"]
@@ -83,8 +84,9 @@ class Executor:
         return tensor._array
 
     def may_read(self, *tensors: Any) -> bool:
-        """May a check look at the numbers of these tensors? Not where they are only traced, or still to be computed."""
-        return True
+        """May a check look at the numbers of these tensors? Not where they are only traced, or still to be computed;
+        and not on another device, which the check would wait for."""
+        return not BACKENDS or all([t.device.type == "cpu" for t in tensors])
 
     def may_decide(self, tensor: Any) -> bool:
         """Where `may_read` says no: may a check decide by one truth that ops compute of this tensor?"""
@@ -158,16 +160,16 @@ class Executor:
         does, what it changes that others see."""
         return function()
 
-    def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """Zeros for a gradient that did not come."""
-        return np.zeros(shape, dtype)
+    def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any], beside: Any) -> Array:
+        """Zeros for a gradient that did not come, on the device of the array `beside`."""
+        return zeros_beside(beside, shape, dtype)  # type: ignore[no-any-return]
 
     def array_copied(self, array: Array, copy: Array) -> None:
         """A gradient was copied past the ops."""
 
     def own_gradient(self, g: Any) -> Any:
         """A gradient that the user's code gave, as a backward pass may keep it: the user may still hold its array."""
-        return np.array(g._array)
+        return copied(g._array)
 
     # -- calls that an executor may take as one
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.core.device import CPU, Device
 from wayfare.core.errors import ArgumentError, ArgumentTypeError
 from wayfare.core.mode import LOOPING, STATE, UNUSUAL, executor
-from wayfare.core.spec import CPU, Device
 from wayfare.core.tensor import Tensor, wrap
 
 __all__ = [
@@ -40,10 +40,10 @@ def _fresh_seed() -> int:
 class Generator:
     """A source of random numbers: a seed, and how many draws were made from it."""
 
-    __slots__ = ("__weakref__", "_calls", "_lock", "_seed")
+    __slots__ = ("__weakref__", "_calls", "_device", "_lock", "_seed")
 
     def __init__(self, device: Any = "cpu") -> None:
-        Device(device)
+        self._device = Device(device)
         executor().not_replayable("a Generator is made inside the function")
         # PyTorch's seed of a new generator: the same in every process.
         self._seed = 67280421310721
@@ -53,7 +53,7 @@ class Generator:
     @property
     def device(self) -> Device:
         """Where it draws."""
-        return CPU
+        return self._device
 
     def next_key(self) -> tuple[int, int]:
         """The key of the next draw. Each key is given out once, also to several threads."""
@@ -109,7 +109,7 @@ class Generator:
 
     def clone_state(self) -> Generator:
         """Another generator with the same state."""
-        return Generator().set_state(self.get_state())
+        return Generator(self._device).set_state(self.get_state())
 
     def __repr__(self) -> str:
         return f"Generator(seed={self._seed}, draws={self._calls})"
@@ -147,6 +147,7 @@ def example_generator(key: tuple[int, int], number: int) -> Generator:
     own = Generator.__new__(Generator)
     own._seed = _mix(place + (number + 1) * _SPREAD)
     own._calls = 0
+    own._device = CPU
     own._lock = threading.Lock()
     return own
 

@@ -14,7 +14,7 @@ def in_layout_of(g: Array, like: Array) -> Array:
     """The gradient itself if its layout fits that of `like`, else a copy that does."""
     if g.strides == like.strides and (like.flags.c_contiguous or _is_dense(like)):
         return g
-    wanted = np.empty_like(like, dtype=g.dtype) if _is_dense(like) else np.empty(g.shape, g.dtype)
+    wanted = np.empty_like(like, dtype=g.dtype) if _is_dense(like) else np.empty_like(g, order="C")
     if _walks_alike(g, wanted):
         return g
     wanted[...] = g

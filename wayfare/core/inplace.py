@@ -14,12 +14,15 @@ from weakref import ref
 import numpy as np
 
 from wayfare.core.buffer_pool import owns_memory
-from wayfare.core.dispatch import pack, record_one, refuse_stale
+from wayfare.core.device import ARRAYS, device_of, moved
+from wayfare.core.dispatch import record_one
 from wayfare.core.errors import InPlaceError, OperationError, ShapeError
 from wayfare.core.mode import STATE, changed_mode, current
 from wayfare.core.node import Node
 from wayfare.core.op import REGISTRY
+from wayfare.core.packed import pack
 from wayfare.core.quiet import COMPLAINTS
+from wayfare.core.refusals import refuse_stale
 from wayfare.core.spec import OF_NUMPY
 from wayfare.core.tensor import Tensor
 from wayfare.core.walk import split_edge
@@ -112,8 +115,11 @@ def move_into(t: Tensor, result: Tensor, name: str, since: int | None = None) ->
     check_result(t, result, name)
     if result._edge is not None:
         _keep_old_values(t, result, since)
+    values = result._array
+    if values.__class__ is not t._array.__class__:
+        values = moved(values, device_of(t._array))
     try:
-        np.copyto(t._array, result._array, casting="unsafe")
+        np.copyto(t._array, values, casting="unsafe")
     except COMPLAINTS:
         pass  # a number too large for this dtype becomes inf; NumPy complains only after writing all of them
     note_write(t._array)
@@ -174,7 +180,7 @@ def _keep_in_place(t: Tensor, result: Tensor, since: int) -> None:
 
 
 def _is_memory_of(kept: Any, t: Tensor) -> bool:
-    if kept.__class__ is not np.ndarray:
+    if kept.__class__ not in ARRAYS or kept.__class__ is not t._array.__class__:
         return False
     return kept is t._array or (not owns_memory(kept) and np.may_share_memory(kept, t._array))
 

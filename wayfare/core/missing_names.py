@@ -32,8 +32,8 @@ LEFT_OUT = {
     "wayfare": {
         **_OLD,
         **_WINDOWS,
-        **_each("amp autocast GradScaler", "there is no mixed precision; leave autocast and GradScaler out"),
-        **_each("bfloat16 float8_e4m3fn float8_e5m2", "use wf.float32, or wf.float16 to store numbers in less room"),
+        "GradScaler": "use wf.amp.GradScaler",
+        **_each("float8_e4m3fn float8_e5m2", "use wf.float16 or wf.bfloat16 to store numbers in less room"),
         **_each("uint16 uint32 uint64", "use wf.int32 or wf.int64"),
         **_each("complex complex32 complex64 complex128 cfloat cdouble polar view_as_complex view_as_real",
                 "complex numbers are out of scope; keep the real and imaginary parts as two real tensors"),
@@ -56,8 +56,8 @@ LEFT_OUT = {
         "set_default_tensor_type": "use wf.set_default_dtype",
         "range": "use wf.arange, which leaves the end out",
         **_each("functional", "its functions are names of wf itself, or of wf.nn.functional"),
-        **_each("xpu mps mtia accelerator Stream Event",
-                "there is no GPU support yet; ask wf.cuda.is_available() first"),
+        **_each("xpu mps mtia", "its devices are the CPU and CUDA; ask wf.accelerator.is_available() first"),
+        **_each("Stream Event", "use wf.cuda.Stream and wf.cuda.Event"),
         **_each("eig symeig", "for a symmetric matrix use wf.linalg.eigh; other eigenvalues are complex numbers"),
         **_each("solve lstsq", "use wf.linalg.solve or wf.linalg.lstsq"),
         **_each("storage Storage FloatStorage UntypedStorage", "memory is NumPy's: t.numpy() shares it"),
@@ -67,7 +67,6 @@ LEFT_OUT = {
         "new": "use t.new_empty, t.new_zeros, t.new_full or t.new_tensor",
         **_each("storage untyped_storage storage_type set_ const_data_ptr share_memory_ is_shared",
                 "memory is NumPy's: t.numpy() shares it, and t.data_ptr() is its address"),
-        **_each("bfloat16", "use t.float(), or t.half() to store numbers in less room"),
         **_each("cfloat cdouble chalf imag", "complex numbers are out of scope; keep two real tensors"),
         **_each("stft istft",
                 "Fourier transforms need complex numbers, which are out of scope; numpy.fft takes t.numpy()"),
@@ -113,7 +112,7 @@ LEFT_OUT = {
         "swa_utils": "not there yet; average under wf.no_grad(): mean.lerp_(p, 1 / (n + 1))",
     },
     "wayfare.cuda": {
-        "amp": "there is no mixed precision; leave autocast and GradScaler out",
+        "amp": "use wf.amp",
     },
     "wayfare.utils": {
         **_each("cpp_extension", "there are no extensions in C++; wf.fused and wf.compile make native code"),

@@ -51,7 +51,7 @@ class Watcher:
         """A call of a module has ended, be it by an error."""
 
 
-_GIVEN = ("grad", "executor", "inference", "anomaly", "saved_hooks", "generator", "watcher")
+_GIVEN = ("grad", "executor", "inference", "anomaly", "saved_hooks", "generator", "watcher", "autocast")
 
 
 class Mode:
@@ -68,15 +68,16 @@ class Mode:
         saved_hooks: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None = None,
         generator: Any = None,
         watcher: Watcher | None = None,
+        autocast: Any = None,
     ) -> None:
         self.grad = grad
         # Who looks on and wants everything to happen on the user's own line wants no batches; hooks for what is kept
-        # must see it when it is.
+        # must see it when it is; calls that autocast changes are not grouped.
         if executor is None:
             executor = EAGER
         elif executor.batches:
             watched = not all([w is None or w.allows_batches for w in (anomaly, watcher)])
-            executor = EAGER if watched or saved_hooks is not None else executor
+            executor = EAGER if watched or saved_hooks is not None or autocast is not None else executor
         self.executor: Executor = executor
         self.inference = inference
         # Who looks for bad numbers (also a Watcher), or None.
@@ -85,6 +86,8 @@ class Mode:
         # Where random numbers come from when no generator is named; None for the default one.
         self.generator = generator
         self.watcher = watcher
+        # Which ops run in which dtype (`core/autocast.py`), or None.
+        self.autocast = autocast
         # Derived, because every call of a module needs them: who looks on, and whether calls of modules and layers just
         # run, because nobody looks on and the executor does not take them as one.
         self.watchers: tuple[Any, ...] = tuple([w for w in (anomaly, watcher) if w is not None])
@@ -97,13 +100,14 @@ class Mode:
             values["executor"] = EAGER
         ordinary = values["grad"] and values["executor"] is EAGER and not (
             values["inference"] or values["anomaly"] or values["saved_hooks"] or values["generator"]
-            or values["watcher"]
+            or values["watcher"] or values["autocast"]
         )  # fmt: skip
         if ordinary:
             return None
         mode = Mode(**values)
         plain = mode.executor is EAGER and not (
             mode.grad or mode.inference or mode.anomaly or mode.saved_hooks or mode.generator or mode.watcher
+            or mode.autocast
         )  # fmt: skip
         return NO_GRAD if plain else mode
 

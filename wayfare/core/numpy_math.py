@@ -88,7 +88,7 @@ class NumpyMath:
 
 
 # NumPy's functions, with another name in front where ops or Python's operators have one.
-_OF_NUMPY = """
+OF_NUMPY = """
     add sub=subtract mul=multiply div=true_divide floor_divide remainder fmod pow=power neg=negative abs=absolute
     eq=equal ne=not_equal lt=less le=less_equal gt=greater ge=greater_equal maximum minimum
     logical_and logical_or logical_xor logical_not bitwise_and bitwise_or bitwise_xor bitwise_not=invert
@@ -97,14 +97,14 @@ _OF_NUMPY = """
     sin cos tan asin=arcsin acos=arccos atan=arctan atan2=arctan2 sinh cosh tanh asinh=arcsinh acosh=arccosh
     atanh=arctanh hypot heaviside gcd lcm
 """
-_OF_SCIPY = """
+OF_SCIPY = """
     erf erfc erfcx erfinv digamma polygamma zeta ndtr ndtri log_ndtr i0 i0e i1 i1e j0 j1 y0 y1 k0 k0e k1 k1e
     gammainc gammaincc xlogy xlog1py
 """
-for _word in _OF_NUMPY.split():
+for _word in OF_NUMPY.split():
     _ours, _, _theirs = _word.partition("=")
     setattr(NumpyMath, _ours, getattr(np, _theirs or _ours))
-for _name in _OF_SCIPY.split():
+for _name in OF_SCIPY.split():
     setattr(NumpyMath, _name, staticmethod(_scipy_special(_name)))
 
 numpy_math: Any = NumpyMath

@@ -16,7 +16,6 @@ parameters are *called* decides what a node keeps alive until backward:
 from __future__ import annotations
 
 import inspect
-import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -25,11 +24,10 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.core.errors import LoopError, OperationError, OutOfMemoryError, WayfareError
+from wayfare.core.errors import OperationError
 from wayfare.core.flops import FAMILIES, Work, unknown
-from wayfare.core.format import bytes_text
 from wayfare.core.signature import Signature
-from wayfare.core.spec import OF_NUMPY, Spec, spec_of
+from wayfare.core.spec import BFLOAT16, DType, Spec, narrowed, spec_of, widened
 
 Forward = Callable[..., Any]
 Infer = Callable[..., Any]
@@ -88,7 +86,12 @@ class Op:
     - `promotion`: of an elementwise op: "common" (one dtype for all inputs), "float" (integers become floats first).
     - `kinds`: the NumPy kinds of dtype it takes: b bool, i and u integers, f floats.
     - `broadcasts`: the inputs are broadcast against each other, so gradients must be summed back.
+    - `as_is`: `forward` takes bfloat16 as it is, because it moves elements or reads their bits. Others are given
+      float32, and the result is rounded once (`compute`). The family "movement" need not say so.
+    - `autocast`: what becomes of its floating inputs while autocast is on, on the CPU and on CUDA: "lower" (the narrow
+      dtype of autocast), "float32", "widest" (the widest dtype among them), "" (nothing).
     - `random`: the result depends on more than inputs and attributes (the tests compare statistics).
+    - `any_device`: its one input, and its result, may be on any device: it copies from one to another.
 
     How it is differentiated and batched:
 
@@ -155,6 +158,9 @@ class Op:
     broadcasts: bool = False
     sparse: Forward | None = None
     random: bool = False
+    as_is: bool = False
+    any_device: bool = False
+    autocast: tuple[str, str] = ("", "")
     promotion: str = "common"
     kinds: str = "biuf"
     small_vjp: str = ""
@@ -185,6 +191,7 @@ class Op:
     native: Any = field(default=None, repr=False, init=False)
 
     def __post_init__(self) -> None:
+        self.as_is = self.as_is or self.family == "movement" or self.family in _OWN_DTYPES
         if self.listed is None and isinstance(self.vjp, tuple) and None in self.vjp:
             self.listed = tuple(i for i, rule in enumerate(self.vjp) if rule is not None)
         if not self.grad_name:
@@ -228,6 +235,30 @@ class Op:
         rule = self.work or FAMILIES.get(self.family, unknown)
         return rule([None if x is None else x.shape for x in inputs], [y.shape for y in outputs], attrs)
 
+    @property
+    def gradient_as_is(self) -> bool:
+        """Do the gradient rules take bfloat16 as it is? (Even a rule of the family "movement" may sum: `expand`.)"""
+        return bool(self.moves) or self.family in _OWN_DTYPES
+
+    def forward_for(self, dtypes: Iterable[np.dtype[Any]]) -> Forward:
+        """The function that runs this op on small arrays of these dtypes."""
+        return self.compute if not self.as_is and BFLOAT16 in dtypes else self.forward
+
+    def compute(self, *arrays: Any, **attrs: Any) -> Any:
+        """`forward` in float32, for inputs of which some are bfloat16: the results are rounded once."""
+        made = self.forward(*map(widened, arrays), **attrs)
+        # The dtype of one result follows from dtypes alone. The shape rule takes longer than a small op: ask it once.
+        key: Any = (self.name, *[x.dtype for x in arrays], *[v for v in attrs.values() if v.__class__ is DType])
+        known = _RESULT_DTYPES.get(key) if self.outputs == 1 and self.name in REGISTRY else None
+        if known is not None:
+            return narrowed(made, known)
+        specs = self.infer(*map(spec_of, arrays), **attrs)
+        if isinstance(specs, (tuple, list)):
+            return tuple([narrowed(out, spec.dtype.numpy) for out, spec in zip(made, specs, strict=True)])
+        if self.name in REGISTRY:
+            _RESULT_DTYPES[key] = specs.dtype.numpy
+        return narrowed(made, specs.dtype.numpy)
+
     def packer(self, needs: tuple[bool, ...]) -> Callable[..., Any]:
         """The function that picks what a node keeps, given which inputs want a gradient."""
         found = self.packers.get(needs)
@@ -248,6 +279,11 @@ class Op:
                 output = max(output, of_output)
                 inputs = [max(a, b) for a, b in zip(inputs, of_inputs, strict=True)]
         return output, tuple(inputs)
+
+
+_RESULT_DTYPES: dict[Any, np.dtype[Any]] = {}
+# These families are made for the dtypes that they are given.
+_OWN_DTYPES = frozenset({"fused", "update", "custom"})
 
 
 def _mode(name: str) -> int:
@@ -337,6 +373,9 @@ def gradient_only(name: str, rule: Rule, grad_name: str) -> Op:
 class ByName:
     """Ops by name, as gradient and batch rules call them: `m.sum(x, dim=(0,), keepdim=True)`."""
 
+    # May a rule compute on the arrays past the ops: with NumPy's functions, with native routines?
+    works_on_arrays = False
+
     def __getattr__(self, name: str) -> Any:
         op = REGISTRY.get(name)
         if op is None:
@@ -353,6 +392,7 @@ class RawOps(ByName):
     """On raw arrays: an ordinary backward pass, nothing recorded."""
 
     differentiable = False
+    works_on_arrays = True
 
     def _bind(self, op: Op) -> Any:
         if op.sparse is not None:
@@ -368,58 +408,3 @@ class RawOps(ByName):
 
 
 raw_ops: Any = RawOps()
-
-
-def explain_failure(op: Op, specs: Sequence[Any], attrs: dict[str, Any], error: BaseException) -> BaseException:
-    """The error to show for a failed forward: the shape rule's own sentence if it has one."""
-    # A loop knows nothing of the op it is part of: the shape rule has the better sentence.
-    if isinstance(error, WayfareError) and not isinstance(error, LoopError):
-        error.failed_on(op.name, specs)
-        return error
-    shown = ", ".join(map(repr, specs))
-    if isinstance(error, MemoryError):
-        return memory_error(op.name, error, shown)
-    try:
-        made = op.infer(*specs, **attrs)
-        for spec in made if isinstance(made, (tuple, list)) else (made,):
-            if math.prod(spec.shape) * spec.dtype.itemsize > sys.maxsize:  # NumPy cannot even count them
-                return no_memory(op.name, spec.shape, spec.dtype.numpy, shown)
-    except WayfareError as sentence:
-        sentence.failed_on(op.name, specs)
-        return sentence
-    except Exception:
-        pass
-    return _fallback_error(op, shown, error)
-
-
-_WAY_OUT = (
-    "Compute fewer elements at a time (a smaller batch), or keep less: wf.no_grad() where no gradient is wanted, "
-    "wf.utils.checkpoint.checkpoint where one is."
-)
-
-
-def no_memory(op: str, shape: Sequence[int], dtype: Any, given: str = "") -> OutOfMemoryError:
-    """The error of an array that the machine has no room for; `dtype` is NumPy's, `given` what the op was called on."""
-    numpy_dtype = np.dtype(dtype)
-    known = OF_NUMPY.get(numpy_dtype)
-    what = f"{known.short if known is not None else numpy_dtype}[{','.join(map(str, shape))}]"
-    size = math.prod(shape) * numpy_dtype.itemsize
-    source = f", from {given}" if given else ""
-    return OutOfMemoryError(f"{op}: not enough memory for {what} ({bytes_text(size)}){source}", fix=_WAY_OUT)
-
-
-def memory_error(op: str, error: MemoryError, given: str = "") -> MemoryError:
-    """NumPy's complaint, or Python's, as our own; one that is ours already stays as it is."""
-    if isinstance(error, WayfareError):
-        return error
-    shape, dtype = getattr(error, "shape", None), getattr(error, "dtype", None)
-    if shape is not None and dtype is not None:
-        return no_memory(op, shape, dtype, given)
-    what = f" for the result from {given}" if given else ""
-    return OutOfMemoryError(f"{op}: not enough memory{what}", fix=_WAY_OUT)
-
-
-def _fallback_error(op: Op, shown: str, error: BaseException) -> WayfareError:
-    from_numpy = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return OperationError(f"{op.name}: cannot compute this{' on ' * bool(shown)}{shown}: {from_numpy}")
-

@@ -104,7 +104,7 @@ class Signature:
 
     def _dtypes(self, name: str, family: str, kinds: str, specs: Sequence[Spec]) -> str:
         typed = [s for i, s in enumerate(specs) if i not in self.masks]
-        if typed and typed[0].dtype.numpy.kind not in kinds:
+        if typed and typed[0].dtype.kind not in kinds:
             return f"{name} does not take {typed[0].dtype.name}"
         if any(specs[i].dtype is not bool_ for i in self.masks):
             return f"{name} is given a mask that is not of bools"

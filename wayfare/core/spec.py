@@ -1,4 +1,4 @@
-"""Dtypes, shapes and devices; broadcasting and type promotion."""
+"""Dtypes and shapes; broadcasting and type promotion."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, SupportsIndex, overload
 
+import ml_dtypes
 import numpy as np
 
 from wayfare.core.errors import ArgumentTypeError, DTypeError, IndexRangeError, NoSuchDTypeError, ShapeError
@@ -16,7 +17,7 @@ Shape = tuple[int, ...]
 class DType:
     """An element type, such as `wf.float32`. There is one object for each type, so `is` compares them."""
 
-    __slots__ = ("is_floating_point", "itemsize", "name", "numpy", "rank", "short")
+    __slots__ = ("is_floating_point", "itemsize", "kind", "name", "numpy", "rank", "short")
 
     def __init__(self, name: str, short: str, rank: int) -> None:
         self.name = name
@@ -24,6 +25,8 @@ class DType:
         # The category for PyTorch's promotion: 0 bool, 1 integers, 2 floats.
         self.rank = rank
         self.numpy: np.dtype[Any] = np.dtype(name)
+        # As NumPy's kinds: b bool, i and u integers, f floats. (NumPy's own kind of bfloat16 is another, see BFLOAT16.)
+        self.kind: str = "f" if rank == 2 else self.numpy.kind
         self.itemsize = self.numpy.itemsize
         self.is_floating_point = rank == 2
 
@@ -35,7 +38,7 @@ class DType:
     @property
     def is_signed(self) -> bool:
         """Can it hold a negative number?"""
-        return self.numpy.kind in "if"
+        return self.kind in "if"
 
     def __repr__(self) -> str:
         return f"wayfare.{self.name}"
@@ -51,16 +54,44 @@ int16 = DType("int16", "i16", 1)
 int32 = DType("int32", "i32", 1)
 int64 = DType("int64", "i64", 1)
 float16 = DType("float16", "f16", 2)
+# NumPy knows the name since ml_dtypes is imported.
+bfloat16 = DType(np.dtype(ml_dtypes.bfloat16).name, "bf16", 2)
 float32 = DType("float32", "f32", 2)
 float64 = DType("float64", "f64", 2)
 
-DTYPES: Final = (bool_, uint8, int8, int16, int32, int64, float16, float32, float64)
+DTYPES: Final = (bool_, uint8, int8, int16, int32, int64, float16, bfloat16, float32, float64)
 OF_NUMPY: Final[dict[np.dtype[Any], DType]] = {d.numpy: d for d in DTYPES}
 _BY_NAME: Final[dict[Any, DType]] = {
     **{d.name: d for d in DTYPES},
     "half": float16, "float": float32, "double": float64, "int": int32, "long": int64, "short": int16,
     bool: bool_, int: int64, float: float64,
 }  # fmt: skip
+
+BFLOAT16: Final = bfloat16.numpy
+# The NumPy kinds of floats among our dtypes. To NumPy bfloat16 is a type of a stranger, of kind V ("void"); no other
+# dtype here has that kind.
+FLOAT_KINDS: Final = "fV"
+# The floats that are too narrow to compute in: ops compute in float32 and round the result once.
+NARROW: Final = frozenset({float16, bfloat16})
+NARROW_ARRAYS: Final = frozenset({float16.numpy, bfloat16.numpy})
+# Their characters: for hot paths, because hashing a dtype takes longer.
+NARROW_CHARS: Final = float16.numpy.char + bfloat16.numpy.char
+
+
+def limits_of(dtype: DType) -> Any:
+    """The limits of a floating dtype, as `np.finfo` has them."""
+    return ml_dtypes.finfo(dtype.numpy)  # type: ignore[no-untyped-call]
+
+
+def widened(array: Any) -> Any:
+    """A bfloat16 array as float32; any other as it is."""
+    return array.astype(np.float32) if array.dtype is BFLOAT16 else array
+
+
+def narrowed(array: Any, dtype: np.dtype[Any]) -> Any:
+    """What was computed in float32 for a bfloat16 result (`dtype`), rounded; any other as it is."""
+    return np.asarray(array).astype(BFLOAT16) if dtype is BFLOAT16 and array.dtype is not BFLOAT16 else array
+
 
 _default_dtype: list[DType] = [float32]
 
@@ -74,7 +105,7 @@ def change_default_dtype(dtype: DType) -> None:
     """Set the floating dtype of new tensors (behind `wf.set_default_dtype`)."""
     if not dtype.is_floating_point:
         raise ArgumentTypeError(f"set_default_dtype: {dtype} is not a floating-point dtype",
-                                fix="Use wf.float16, wf.float32 or wf.float64.")  # fmt: skip
+                                fix="Use wf.float16, wf.bfloat16, wf.float32 or wf.float64.")  # fmt: skip
     _default_dtype[0] = dtype
 
 
@@ -96,46 +127,6 @@ def as_dtype(value: Any, *, op: str = "dtype") -> DType:
                          fix="Keep the real and imaginary parts as two real tensors.")  # fmt: skip
     raise NoSuchDTypeError(f"{op}: {text!r} is not a dtype Wayfare has",
                            fix="Its dtypes are " + ", ".join(d.name for d in DTYPES) + ".")  # fmt: skip
-
-
-class Device:
-    """Where an array lives. This version computes on the CPU."""
-
-    __slots__ = ("index", "type")
-
-    def __init__(self, kind: Any = "cpu", index: int | None = None) -> None:
-        if isinstance(kind, Device):
-            index = kind.index
-        text = kind.type if isinstance(kind, Device) else str(kind)
-        name, _, number = text.partition(":")
-        if name != "cpu":
-            raise ArgumentTypeError(f"device: {text!r} is not a device of this installation",
-                                    fix="Use 'cpu'.")  # fmt: skip
-        self.type: str = name
-        self.index: int | None = int(number) if number else index
-
-    def __repr__(self) -> str:
-        index = "" if self.index is None else f", index={self.index}"
-        return f"device(type='{self.type}'{index})"
-
-    def __str__(self) -> str:
-        return self.type if self.index is None else f"{self.type}:{self.index}"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Device) and (self.type, self.index) == (other.type, other.index)
-
-    def __hash__(self) -> int:
-        return hash((self.type, self.index))
-
-    def __enter__(self) -> Device:
-        """Does nothing: there is only one kind of device."""
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-
-CPU: Final = Device("cpu")
 
 
 class Size(tuple[int, ...]):
@@ -227,9 +218,6 @@ def _broadcast_fix(shapes: Sequence[Shape]) -> str:
     return "Sizes must be equal, or one of them 1; reshape or unsqueeze one side."
 
 
-_FLOATS = (float16, float32, float64)
-
-
 def promote(a: DType, b: DType) -> DType:
     """The dtype that holds both, by PyTorch's table: a float beats every integer."""
     if a is b:
@@ -237,8 +225,22 @@ def promote(a: DType, b: DType) -> DType:
     if a.rank == 2 or b.rank == 2:
         if a.rank != b.rank:
             return a if a.rank == 2 else b
+        if a.itemsize == b.itemsize:  # bfloat16 and float16: neither holds the other
+            return float32
         return a if a.itemsize > b.itemsize else b
     return OF_NUMPY[np.promote_types(a.numpy, b.numpy)]
+
+
+def common_of_arrays(dtypes: Sequence[Any]) -> np.dtype[Any]:
+    """NumPy's common dtype of dtypes and Python numbers, and PyTorch's where one is bfloat16, which NumPy promotes
+    otherwise."""
+    if BFLOAT16 not in dtypes:
+        return np.result_type(*dtypes)
+    known = [OF_NUMPY[d] for d in dtypes if isinstance(d, np.dtype)]
+    found = known[0]
+    for other in known[1:]:
+        found = promote(found, other)
+    return found.numpy
 
 
 def scalar_dtype(value: Any) -> DType:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from math import prod
 from typing import Any, Protocol
 
+from wayfare.core.device import CPU, Device, device_of
 from wayfare.core.spec import OF_NUMPY, DType, Size
 from wayfare.core.tensor import Tensor
 
@@ -101,6 +102,11 @@ class StandIn(Tensor):
     def dtype(self) -> DType:
         """The type of its elements."""
         return OF_NUMPY[self._handle.row.dtype]
+
+    @property
+    def device(self) -> Device:
+        """The CPU: ops on other devices run at once, so nothing stands in for their results."""
+        return CPU if self.__class__ is StandIn else device_of(self._array)
 
     @property
     def itemsize(self) -> int:

@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.core.device import ARRAYS, BACKENDS, CPU, Device, device_of, host, moved
+from wayfare.core.dlpack import export
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, GraphError, OperationError, WrongKindError
 from wayfare.core.grad_layout import in_layout_of
 from wayfare.core.mode import STATE, UNUSUAL, executor
 from wayfare.core.node import Handle, Node, StructureHandle, unroll
 from wayfare.core.numpy_math import Array
-from wayfare.core.quiet import in_dtype
-from wayfare.core.spec import CPU, OF_NUMPY, Device, DType, Size, Spec, as_dtype, default_dtype
+from wayfare.core.spec import FLOAT_KINDS, OF_NUMPY, DType, Size, Spec, as_dtype, default_dtype
 from wayfare.core.structure_epoch import structure_changed
-from wayfare.core.symbolic_sizes import Dim, Number, plain
 from wayfare.core.tensor_methods import TensorMethods
 from wayfare.core.view import View
 from wayfare.core.write_clock import version
@@ -77,12 +77,17 @@ class Tensor(TensorMethods):
     @property
     def device(self) -> Device:
         """Where it lives."""
-        return CPU
+        return device_of(self._array) if BACKENDS else CPU
 
     @property
     def is_cuda(self) -> bool:
-        """False: this version computes on the CPU."""
-        return False
+        """Does it live on a GPU?"""
+        return self.device.type == "cuda"
+
+    @property
+    def is_cpu(self) -> bool:
+        """Does it live on the CPU?"""
+        return self.device.type == "cpu"
 
     @property
     def ndim(self) -> int:
@@ -121,7 +126,7 @@ class Tensor(TensorMethods):
                 return self
             raise GraphError("requires_grad_: only a leaf variable can stop requiring grad; this tensor was computed",
                              fix="Use .detach() to cut it from its history.")  # fmt: skip
-        if requires_grad and self._array.dtype.kind != "f":
+        if requires_grad and self._array.dtype.kind not in FLOAT_KINDS:
             raise OperationError("requires_grad_: only floating-point tensors can require gradients, this is "
                                  f"{self.dtype}", fix="Convert it with .float() first.")  # fmt: skip
         if requires_grad and self._extras is not None and "inference" in self._extras:
@@ -202,7 +207,7 @@ class Tensor(TensorMethods):
     def data(self, value: Tensor) -> None:
         if not isinstance(value, Tensor):
             raise ArgumentTypeError(f"data must be a Tensor, not {type(value).__name__}")
-        if self._requires_grad and value._array.dtype.kind != "f":
+        if self._requires_grad and value._array.dtype.kind not in FLOAT_KINDS:
             raise OperationError(f"data: what requires a gradient holds floating-point numbers, not {value.dtype}")
         if UNUSUAL:
             executor().data_set(self)
@@ -270,11 +275,12 @@ class Tensor(TensorMethods):
     # -- reading values ---------------------------------------------------------------------------------------
 
     def _read(self, how: str) -> Array:
-        """The array, for Python to read; the executor may provide it."""
+        """The array, for Python to read; the executor may provide it. One of another device is copied to the host."""
         mode = STATE.mode
         if mode is None:
-            return self._array
-        array: Array = mode.executor.read(self, how)
+            array = self._array
+            return array if array.__class__ is np.ndarray else host(array)
+        array = host(mode.executor.read(self, how))
         if mode.watcher is not None:
             mode.watcher.looked(self, how, array)
         return array
@@ -346,6 +352,9 @@ class Tensor(TensorMethods):
         if self.requires_grad and not force:
             raise OperationError("numpy: this tensor requires grad, and NumPy would lose its gradient",
                                  fix="Use .detach().numpy().")  # fmt: skip
+        if BACKENDS and not force and not self.is_cpu:
+            raise ArgumentTypeError(f"numpy: this tensor is on {self.device}, and NumPy's arrays are on the CPU",
+                                    fix="Use .cpu().numpy().")  # fmt: skip
         return self._read("numpy()")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
@@ -355,7 +364,16 @@ class Tensor(TensorMethods):
         return np.array(array, dtype=dtype, copy=copy)
 
     def __dlpack__(self, **options: Any) -> Any:
-        return self.numpy().__dlpack__(**options)
+        array = self.numpy() if self._array.__class__ not in BACKENDS else self._array
+        return export(array, **options)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        array: Any = self._array
+        if array.__class__ not in BACKENDS:
+            raise AttributeError("__cuda_array_interface__: this tensor is not on a GPU")
+        found: dict[str, Any] = array.__cuda_array_interface__
+        return found
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self._array.__dlpack_device__()
@@ -405,26 +423,9 @@ def wrap(array: Array) -> Tensor:
     return fill(_new(Tensor), array)
 
 
-_CONSTANTS: dict[Any, Tensor] = {}
-
-
-def constant(value: Any, dtype: np.dtype[Any]) -> Tensor:
-    """A 0-dim tensor for a Python number; cached, because making one costs as much as using it."""
-    key = (value.__class__, value, dtype)
-    found = _CONSTANTS.get(key)
-    if found is None:
-        array = np.asarray(plain(value))
-        found = wrap(array.astype(dtype) if value == 0 else in_dtype(array, dtype, True))
-        found._array.flags.writeable = False
-        if isinstance(value, (Dim, Number)):  # a trace needs its formula
-            found._extras = {"size": value}
-            return found
-        # 0.0 and -0.0 are equal as keys; NaN never is. Neither may be cached.
-        if value == value and value != 0:
-            if len(_CONSTANTS) >= 1024:
-                _CONSTANTS.clear()
-            _CONSTANTS[key] = found
-    return found
+def beside(t: Tensor, array: Array) -> Tensor:
+    """A constant of the library, as a leaf on the device of `t`."""
+    return wrap(array) if not BACKENDS or t.device.type == "cpu" else wrap(moved(array, t.device))
 
 
 def to_tensor(value: Any, dtype: Any = None, *, op: str = "tensor") -> Tensor:
@@ -432,7 +433,7 @@ def to_tensor(value: Any, dtype: Any = None, *, op: str = "tensor") -> Tensor:
     if isinstance(value, Tensor):
         return value
     wanted = None if dtype is None else as_dtype(dtype, op=op).numpy
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray) or value.__class__ in ARRAYS:
         array = value.astype(wanted) if wanted is not None else value
         if array.dtype not in OF_NUMPY:
             array = array.astype(as_dtype(array.dtype, op=op).numpy)

@@ -16,6 +16,7 @@ from typing import Any
 
 from numpy import ndarray
 
+from wayfare.core.device import is_writable
 from wayfare.core.errors import InPlaceError
 from wayfare.core.spec import spec_of
 
@@ -60,7 +61,7 @@ _histories: dict[int, History] = {}
 
 def owner_of(array: Any) -> Any:
     """The array that owns the memory of this one."""
-    while isinstance(array.base, ndarray):
+    while isinstance(array.base, (ndarray, array.__class__)):
         array = array.base
     return array
 
@@ -155,7 +156,7 @@ def memories_with_history() -> int:
 
 def check_memory(array: Any, name: str, what: str = "") -> None:
     """Refuse to write to memory that is read-only, or that several elements share."""
-    if array.flags.writeable or not array.size:
+    if is_writable(array) or not array.size:
         return
     what = what or f"this {spec_of(array)}"
     if elements_overlap(array):

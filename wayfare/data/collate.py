@@ -36,13 +36,29 @@ def default_collate(batch: Sequence[Any]) -> Any:
 def default_convert(data: Any) -> Any:
     """A sample with its arrays as tensors and everything else as it is; no batch is made."""
     if isinstance(data, np.ndarray | np.generic):
-        return data if data.dtype.kind not in "biuf" else wf.as_tensor(np.asarray(data))
+        return data if not _is_number(data.dtype) else wf.as_tensor(np.asarray(data))
     if isinstance(data, wf.Tensor | str | bytes):
         return data
     if is_dataclass(data) or isinstance(data, Mapping | Sequence):
         names, values = parts_of(data)
         return rebuild(data, names, [default_convert(value) for value in values])
     return data
+
+
+def _is_number(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind in "biuf" or dtype == wf.bfloat16.numpy
+
+
+def pinned(batch: Any) -> Any:
+    """A batch with its tensors in memory that a GPU reads directly, where one is in use."""
+    if isinstance(batch, wf.Tensor):
+        return batch.pin_memory()
+    if isinstance(batch, str | bytes):
+        return batch
+    if is_dataclass(batch) or isinstance(batch, Mapping | Sequence):
+        names, values = parts_of(batch)
+        return rebuild(batch, names, [pinned(value) for value in values])
+    return batch
 
 
 def collate(batch: Sequence[Any], leaf: Leaf, name: str, where: str = "") -> Any:
@@ -56,7 +72,7 @@ def collate(batch: Sequence[Any], leaf: Leaf, name: str, where: str = "") -> Any
         kind = wf.Tensor
         tensors = [sample if sample.__class__ is kind else _as_tensor(sample, name, where) for sample in batch]
         return leaf(tensors, where)
-    if isinstance(first, np.generic) and first.dtype.kind in "biuf":
+    if isinstance(first, np.generic) and _is_number(first.dtype):
         return _as_tensor(np.array(batch), name, where)
     if isinstance(first, int | float) and not isinstance(first, np.generic):
         return _numbers(batch, name, where)
@@ -154,7 +170,7 @@ def _columns(batch: Sequence[Any], name: str, where: str) -> tuple[list[Any], li
 def _are_lists_of_numbers(batch: Sequence[Any]) -> bool:
     """Is each a list, as Python programs write a sequence? A tuple is taken for the parts of a sample."""
     return all(type(sample) is list for sample in batch) and all(
-        isinstance(number, int | float) or (isinstance(number, np.generic) and number.dtype.kind in "biuf")
+        isinstance(number, int | float) or (isinstance(number, np.generic) and _is_number(number.dtype))
         for sample in batch for number in sample
     )  # fmt: skip
 
@@ -185,7 +201,7 @@ def stack_field(tensors: list[wf.Tensor], where: str) -> wf.Tensor:
 def _as_tensor(value: Any, name: str, where: str) -> wf.Tensor:
     if isinstance(value, wf.Tensor):
         return value
-    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
+    if isinstance(value, np.ndarray | np.generic) and _is_number(value.dtype):
         return wf.as_tensor(value)
     if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray):
         return wf.from_dlpack(value)

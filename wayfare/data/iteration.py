@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from wayfare.data.collate import pinned
 from wayfare.data.fetch import END, Recipe
 from wayfare.data.randomness import OwnRandomness, mixed
 from wayfare.data.worker import BATCH, FAILED
@@ -37,6 +38,8 @@ class EpochIterator:
         # How many batches of the epoch were given out, those skipped included.
         self.given = epoch.skip
         self.finished = False
+        # Are the tensors of batches put where a GPU reads them directly?
+        self.pins = False
 
     def __iter__(self) -> EpochIterator:
         return self
@@ -53,7 +56,7 @@ class EpochIterator:
             self._finish(failed=False)
             raise StopIteration
         self.given += 1
-        return batch
+        return pinned(batch) if self.pins else batch
 
     def _next(self) -> Any:
         raise NotImplementedError

@@ -63,8 +63,8 @@ class _Options(TypedDict, total=False):
 class DataLoader(Generic[Batch]):
     """Iterate over a dataset in batches.
 
-    The arguments are PyTorch's (`pin_memory`, `pin_memory_device` and `in_order` are accepted and change nothing: there
-    is no device to pin for, and the order is always kept), and one more:
+    The arguments are PyTorch's (`pin_memory` has an effect if a GPU is in use; `pin_memory_device` and `in_order` are
+    accepted and change nothing: the order is always kept), and one more:
 
     seed: with it, the order of every epoch and all that a dataset draws from wf, random or NumPy depend on nothing but
         this number, the epoch and the batch: the same in every process, whatever `num_workers` is. Streams
@@ -234,6 +234,7 @@ class DataLoader(Generic[Batch]):
         else:
             iterator = WorkersIterator(self._free_workers(recipe, epoch.seed), order, epoch, self.timeout,
                                        self.persistent_workers)  # fmt: skip
+        iterator.pins = self.pin_memory
         self._current = weakref.ref(iterator)
         return iterator
 

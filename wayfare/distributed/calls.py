@@ -78,6 +78,9 @@ def numbers(tensor: Any, call: str) -> Array:
         other = _FOR_OBJECTS.get(call, "all_gather_object")
         raise ArgumentTypeError(f"{call}: takes tensors, not a {type(tensor).__name__}",
                                 fix=f"Make it one with wf.tensor(…); for other values there is {other}.")  # fmt: skip
+    if not tensor.is_cpu:
+        raise ArgumentTypeError(f"{call}: the tensor is on {tensor.device}, and tensors of the CPU are sent",
+                                fix="Give a copy with .cpu(), and copy the result back.")  # fmt: skip
     array = tensor.detach().numpy()
     return array if array.flags.c_contiguous else np.array(array, order="C")
 

@@ -31,7 +31,7 @@ def _operator(op: Any, array: Array, call: str) -> ReduceOp:
     """The reduction that is meant, if it is one for these numbers."""
     if not isinstance(op, ReduceOp):
         raise ArgumentTypeError(f"{call}: op must be one of wf.distributed.ReduceOp, not {op!r}")
-    if op in (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR) and array.dtype.kind == "f":
+    if op in (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR) and array.dtype.kind not in "biu":
         raise ArgumentError(f"{call}: {op.name} is for whole numbers and truth values, not {array.dtype.name}")
     return op
 

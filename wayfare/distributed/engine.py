@@ -49,8 +49,8 @@ _STEPS: dict[ReduceOp, Callable[..., Any]] = {
 
 
 def reduction_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype that numbers are reduced in: f16 would lose digits, and a bool does not add up."""
-    if dtype == np.float16:
+    """The dtype that numbers are reduced in: narrow floats would lose digits, and a bool does not add up."""
+    if dtype.name in ("float16", "bfloat16"):
         return np.dtype(np.float32)
     return np.dtype(np.uint8) if dtype == np.bool_ else dtype
 

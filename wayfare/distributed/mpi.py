@@ -32,8 +32,9 @@ _OPS = {
 
 
 def _plain(array: Array) -> Array:
-    """The memory of an array as MPI can move it: it has no f16, and a bool is a byte."""
-    return array.view({"e": np.uint16, "?": np.uint8}.get(array.dtype.char, array.dtype))
+    """The memory of an array as MPI can move it: it has no narrow floats, and a bool is a byte."""
+    bits = {"float16": np.uint16, "bfloat16": np.uint16, "bool": np.uint8}
+    return array.view(bits.get(array.dtype.name, array.dtype))
 
 
 class _Farewells:

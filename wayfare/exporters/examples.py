@@ -54,6 +54,10 @@ class Examples:
         if not tensors:
             raise ArgumentError(f"export: example {number} has no tensor in it",
                                 fix="An example is a tuple of the function's arguments.")  # fmt: skip
+        elsewhere = next((t.device for t in tensors if not t.is_cpu), None)
+        if elsewhere is not None:
+            raise ExportError(f"export: a tensor of example {number} is on {elsewhere}, and export runs on the CPU",
+                              fix="Move the model and the examples with .cpu() first.")  # fmt: skip
         if self.shape is not None and shape != self.shape:
             raise ArgumentError(f"export: the arguments of example {number} have another form than those of the first",
                                 fix="All examples must have the same tuples, keys, numbers and texts.")  # fmt: skip

@@ -13,7 +13,7 @@ import numpy as np
 
 from wayfare.core.callsite import current_site
 from wayfare.core.errors import ArgumentError, WayfareError
-from wayfare.core.op import no_memory
+from wayfare.core.op_failure import no_memory
 from wayfare.core.spec import OF_NUMPY, bool_
 from wayfare.core.tensor import Tensor, wrap
 from wayfare.exporters.bundle.files import export as export_program

@@ -9,6 +9,7 @@ import numpy as np
 
 from wayfare.core.callsite import Site
 from wayfare.core.numpy_math import Array
+from wayfare.core.spec import FLOAT_KINDS
 from wayfare.exporters.examples import Examples, Sizes, shown
 from wayfare.exporters.recover.size_queries import untried
 from wayfare.exporters.recover.sizes import prime_unlike
@@ -93,7 +94,7 @@ def _others(rng: Any, array: Array, like: Array) -> Array:
     if like.size == 0 or array.size == 0:
         return array
     made = rng.choice(like.reshape(-1), size=array.shape)
-    if like.dtype.kind == "f":
+    if like.dtype.kind in FLOAT_KINDS:
         made = made * (1 + 0.1 * rng.normal(size=array.shape))
     return np.asarray(made, like.dtype)
 
@@ -105,7 +106,7 @@ def _mixed(rng: Any, likes: list[list[Array]], calls: list[list[Array]]) -> list
     for number, array in enumerate(like):
         pool = np.concatenate([call[number].reshape(-1) for call in calls])
         mixed = _others(rng, array, pool)
-        if array.dtype.kind == "f":
+        if array.dtype.kind in FLOAT_KINDS:
             sign = rng.choice([1, 1, -1]) if (pool < 0).any() and (pool > 0).any() else 1
             mixed = np.asarray(mixed * sign * rng.choice([0.1, 0.3, 1, 3]), array.dtype)
         made.append(mixed)

@@ -12,6 +12,7 @@ import numpy as np
 
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, ExportError
 from wayfare.core.numpy_math import Array
+from wayfare.core.spec import FLOAT_KINDS
 from wayfare.exporters.compare import Counterexample
 from wayfare.exporters.examples import Examples, runs_of, tensor_names
 from wayfare.exporters.probe_inputs import exploration_inputs
@@ -143,7 +144,7 @@ class Traced:
 
 
 def _equal(a: Array, b: Array) -> bool:
-    return np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+    return np.array_equal(a, b, equal_nan=a.dtype.kind in FLOAT_KINDS)
 
 
 def _output_names(given: Sequence[str] | None, structure: Any, examples: Examples) -> list[str]:

@@ -22,7 +22,7 @@ from wayfare.core.errors import (
     MissingFileError,
     OutOfMemoryError,
 )
-from wayfare.io.header import BFLOAT16, Header, Stored, header_bytes, read_header, strict_json
+from wayfare.io.header import Header, Stored, header_bytes, read_header, strict_json
 from wayfare.io.kinds import kind_of_file
 from wayfare.io.replace import replace_file, write_all
 from wayfare.io.structure import Plan, decode, plan
@@ -32,7 +32,6 @@ __all__ = ["load", "save"]
 FORMAT = "1"
 # The names of our texts in a file's metadata.
 FORMAT_KEY, WRITER_KEY, STRUCTURE_KEY = "wayfare.format", "wayfare.version", "wayfare.structure"
-_PIECE = 1 << 20
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
@@ -49,14 +48,25 @@ def save(obj: Any, path: str | os.PathLike[str]) -> None:
 def load(path: str | os.PathLike[str], map_location: Any = None, *, weights_only: bool = True) -> Any:
     """Read a file of `wf.save`, or any safetensors file, which gives a dict of tensors.
 
-    Tensors come back without `requires_grad`, each with memory of its own; bfloat16 becomes float32, which holds it
-    exactly. Pickles are refused for every `weights_only`, which exists for scripts that pass it.
+    Tensors come back without `requires_grad`, each with memory of its own, on the CPU or on the device `map_location`.
+    Pickles are refused for every `weights_only`, which exists for scripts that pass it.
     """
     name = path_text("load", path)
-    if map_location is not None:
-        wf.device(map_location)
+    place = None if map_location is None else wf.device(map_location)
     with open_for_reading(name) as file:
-        return read(file, os.fstat(file.fileno()).st_size, repr(name))[0]
+        found = read(file, os.fstat(file.fileno()).st_size, repr(name))[0]
+    return found if place is None or place.type == "cpu" else _placed(found, place)
+
+
+def _placed(value: Any, device: wf.device) -> Any:
+    """What was read, with its tensors on a device."""
+    if isinstance(value, wf.Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        return {key: _placed(item, device) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_placed(item, device) for item in value)
+    return value
 
 
 def write(planned: Plan, path: str, texts: dict[str, str], *, follow: bool = True) -> None:
@@ -224,23 +234,11 @@ def _structured(header: Header, tensors: dict[str, wf.Tensor], where: str) -> An
 
 def _fill(file: BinaryIO, array: np.ndarray[Any, Any], stored: Stored, name: str, where: str) -> None:
     """Read the bytes of one tensor into its array."""
-    if stored.code == BFLOAT16:
-        _fill_bfloat16(file, array.reshape(-1), where)
-        return
     _read_into(file, _bytes_of(array), where)
     if sys.byteorder == "big":
         array.byteswap(inplace=True)
     if stored.code == "BOOL" and array.size and array.view(np.uint8).max() > 1:
         raise FileFormatError(f"load: tensor {name!r:.60} of {where} has bytes that are neither True nor False")
-
-
-def _fill_bfloat16(file: BinaryIO, flat: np.ndarray[Any, Any], where: str) -> None:
-    """A bfloat16 is the upper half of a float32."""
-    words = flat.view(np.uint32)
-    for begin in range(0, len(words), _PIECE):
-        half = np.empty(len(words[begin : begin + _PIECE]), "<u2")
-        _read_into(file, _bytes_of(half), where)
-        np.left_shift(half, 16, out=words[begin : begin + _PIECE], dtype=np.uint32)
 
 
 def _read_into(file: BinaryIO, target: memoryview, where: str) -> None:

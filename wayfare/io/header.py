@@ -31,12 +31,11 @@ METADATA = "__metadata__"
 
 DTYPES: dict[str, wf.dtype] = {
     "BOOL": wf.bool, "U8": wf.uint8, "I8": wf.int8, "I16": wf.int16, "I32": wf.int32, "I64": wf.int64,
-    "F16": wf.float16, "F32": wf.float32, "F64": wf.float64,
+    "F16": wf.float16, "BF16": wf.bfloat16, "F32": wf.float32, "F64": wf.float64,
 }  # fmt: skip
 # By NumPy's name, which is Wayfare's and the same for either byte order.
 CODES = {dtype.name: code for code, dtype in DTYPES.items()}
-# Dtypes of the format that Wayfare has not. Every bfloat16 is a float32, so that one is read.
-BFLOAT16 = "BF16"
+# Dtypes of the format that Wayfare has not.
 _ELSEWHERE = {"U16", "U32", "U64", "C64", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F4",
               "F6_E2M3", "F6_E3M2"}  # fmt: skip
 
@@ -52,7 +51,7 @@ class Stored(NamedTuple):
     @property
     def dtype(self) -> wf.dtype:
         """The dtype it has here."""
-        return wf.float32 if self.code == BFLOAT16 else DTYPES[self.code]
+        return DTYPES[self.code]
 
 
 class Header(NamedTuple):
@@ -160,7 +159,7 @@ def _stored(name: str, entry: Any, where: str) -> Stored:
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise FileFormatError(f"load: {shown} is not described by dtype, shape and data_offsets")
     code, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    if not isinstance(code, str) or (code not in DTYPES and code != BFLOAT16):
+    if not isinstance(code, str) or code not in DTYPES:
         if isinstance(code, str) and code in _ELSEWHERE:
             raise FileFormatError(f"load: {shown} has dtype {code}, which Wayfare has not",
                                   fix="Convert it where the file was made.")  # fmt: skip
@@ -169,7 +168,7 @@ def _stored(name: str, entry: Any, where: str) -> Stored:
         raise FileFormatError(f"load: {shown} has an impossible shape, {_short(shape)}")
     if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise FileFormatError(f"load: {shown} has impossible data_offsets, {_short(offsets)}")
-    width = 2 if code == BFLOAT16 else DTYPES[code].itemsize
+    width = DTYPES[code].itemsize
     if math.prod(max(size, 1) for size in shape) * width > _MAX_BYTES:
         raise FileFormatError(f"load: {shown} has a shape too large to count, {_short(shape)}")
     begin, end = offsets

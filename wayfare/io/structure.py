@@ -129,9 +129,10 @@ def plan(value: Any, root: str = "state", *, plain: bool = True) -> Plan:
 
 
 def array_of(value: Any) -> Array | None:
-    """The numbers of a tensor or NumPy array, where they are; None for anything else or a dtype Wayfare has not."""
+    """The numbers of a tensor or NumPy array, where they are, or copied from a GPU; None for anything else, or a dtype
+    that Wayfare has not."""
     if isinstance(value, wf.Tensor):
-        return value.detach().numpy()
+        return value.detach().cpu().numpy()
     if type(value) in (np.ndarray, np.memmap) and value.dtype.name in CODES:
         return np.asarray(value)
     return None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from wayfare.core.op import joint
+from wayfare.core.spec import FLOAT_KINDS
 from wayfare.ir.fuse.expressions import cost_of_op
 from wayfare.ir.graph import Step, Value, in_order, leaf, run, trace_ops
 from wayfare.ir.lower import Lowering
@@ -21,7 +22,7 @@ def gradients(outputs: Sequence[Value], grads: Sequence[Value | None], wanted: S
             reached.add(id(step))
     arrived: dict[Value, Value] = {}
     for v, g in zip(outputs, grads, strict=True):
-        if g is not None and v.dtype.kind == "f":
+        if g is not None and v.dtype.kind in FLOAT_KINDS:
             arrived[v] = arrived[v] + g if v in arrived else g
     for step in reversed(steps):
         if step.op is None or id(step) not in reached or not any(v in arrived for v in step.outputs):
@@ -37,7 +38,7 @@ def gradients(outputs: Sequence[Value], grads: Sequence[Value | None], wanted: S
 def _of_inputs(step: Step, arrived: dict[Value, Value], reached: set[int]) -> Sequence[Value | None]:
     op = step.op
     assert op is not None
-    needs = tuple(id(v.step) in reached and v.dtype.kind == "f" for v in step.inputs)
+    needs = tuple(id(v.step) in reached and v.dtype.kind in FLOAT_KINDS for v in step.inputs)
     g: Any
     y: Any
     if op.outputs == 1:

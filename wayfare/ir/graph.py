@@ -18,7 +18,7 @@ from wayfare.core.callsite import Site
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import REGISTRY, ByName, Op
 from wayfare.core.operators import Operators
-from wayfare.core.spec import OF_NUMPY, Spec
+from wayfare.core.spec import OF_NUMPY, Spec, common_of_arrays
 
 _births = itertools.count()
 
@@ -214,7 +214,7 @@ def _operands(op: Op, inputs: Sequence[Any]) -> tuple[Value, ...]:
 def _common(inputs: Sequence[Any]) -> np.dtype[Any]:
     """The common dtype of arrays and numbers, by NumPy's rules."""
     plain = [x.dtype if hasattr(x, "dtype") else _weak(x) for x in inputs]
-    return np.result_type(*plain) if plain else np.dtype("float32")
+    return common_of_arrays(plain) if plain else np.dtype("float32")
 
 
 def _weak(number: Any) -> Any:
@@ -225,7 +225,6 @@ def _weak(number: Any) -> Any:
 class TraceOps(ByName):
     """The ops on values: each call adds a step to the graph."""
 
-    # So that gradient rules use ops only, and no NumPy functions.
     differentiable = True
 
     def _bind(self, op: Op) -> Any:

@@ -21,11 +21,9 @@ from wayfare.codegen.routines.reductions import sum_to
 from wayfare.codegen.routines.rows import Rows
 from wayfare.core.errors import WayfareError
 from wayfare.core.op import DROP, SPEC, VALUE, Op, joint, raw_ops
-from wayfare.core.spec import Spec, float16, float32
+from wayfare.core.spec import NARROW, NARROW_ARRAYS, Spec, float32
 from wayfare.ir.flops import traced_flops
 from wayfare.ir.graph import Value, leaf, trace_ops
-
-_HALF = np.dtype("float16")
 
 
 @lru_cache(maxsize=8192)
@@ -185,15 +183,15 @@ class Rule:
         return traced_flops(v for v in made if isinstance(v, Value))
 
     def by_ops(self, m: Any, *values: Any, **attrs: Any) -> Any:
-        """The rule op by op, as when the gradient is differentiated again; float16 is computed in float32."""
+        """The rule op by op, as when the gradient is differentiated again; narrow floats are computed in float32."""
         return self.by_rule(m, values, lambda g, kept: self._run(m, g, kept, attrs))
 
     def by_rule(self, m: Any, values: Sequence[Any], rule: Callable[[Any, tuple[Any, ...]], Sequence[Any]]) -> Any:
         """Op by op, with a given rule (gradients, saved values) → gradients of the inputs."""
-        wide = [m.cast(v, dtype=float32) if v.dtype == _HALF else v for v in values]
+        wide = [m.cast(v, dtype=float32) if v.dtype in NARROW_ARRAYS else v for v in values]
 
         def zeros(spec: Spec) -> Any:
-            dtype = float32 if spec.dtype is float16 else spec.dtype
+            dtype = float32 if spec.dtype in NARROW else spec.dtype
             return m.expand(m.cast(np.zeros((), dtype.numpy), dtype=dtype), shape=spec.shape)
 
         g, kept = self._sorted(wide, zeros)

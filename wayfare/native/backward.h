@@ -305,7 +305,7 @@ static int run_node(Pass *p, PyObject *node, PyObject *g, PyObject *m, int retai
         Py_SETREF(g, PyArray_FromAny(g, NULL, 0, 0, 0, NULL));
         if (g == NULL) goto end;
     }
-    if (usual && PyArray_CheckExact(g) && PyArray_SIZE(ARRAY(g)) < core->large_vjp_from) {
+    if (usual && PyArray_CheckExact(g) && !IS_BFLOAT16(ARRAY(g)) && PyArray_SIZE(ARRAY(g)) < core->large_vjp_from) {
         double number;
         if (number_of(node, &number) < 0) goto end;
         if (PyFloat_AsDouble(PyList_GET_ITEM(LATEST, 0)) > number) {

@@ -112,6 +112,7 @@ static int run_op(Core *core, PyObject *const *inputs, int arity, PyObject *attr
     PyObject *arrays[MOST_INPUTS + 1];
     for (int i = 0; i < arity; i++) {
         if (!is_usual(inputs[i])) return NOT_USUAL;
+        if (IS_BFLOAT16(ARRAY(AT(inputs[i], T.array))) && !core->view) return NOT_USUAL;  /* computed in float32 */
         arrays[i + 1] = AT(inputs[i], T.array);
         if (AT(inputs[i], T.requires_grad) == Py_True) needs |= 1 << i;
     }
@@ -146,7 +147,7 @@ static int run_op(Core *core, PyObject *const *inputs, int arity, PyObject *attr
         shares = base != NULL && (base == arrays[1] || base == PyArray_BASE(ARRAY(arrays[1])));
         if (shares && !PyArray_CheckExact(base)) { Py_DECREF(out); return NOT_USUAL; }  /* maybe a Lease */
     }
-    int is_float = PyTypeNum_ISFLOAT(PyArray_TYPE(ARRAY(out)));
+    int is_float = PyTypeNum_ISFLOAT(PyArray_TYPE(ARRAY(out))) || IS_BFLOAT16(ARRAY(out));
     PyObject *t = *result = new_tensor(out);
     if (t == NULL) return FAILED;
     if (shares) {

@@ -19,10 +19,9 @@ static inline int is_lazy(PyObject *t) {
 
 /* The native recorder that is known for a key; borrowed; NULL without an error if there is none. */
 static Recorder *known_recorder(PyObject *session, PyObject *mode, PyObject *key) {
-    PyObject *both = PyObject_GetAttr(session, sOP_FAST_PATHS);
-    PyObject *grad = AT(mode, M.grad), *table = both == NULL || grad == NULL ? NULL : PyDict_GetItemWithError(both, grad);
+    PyObject *both = AT(session, SESSION.op_fast_paths), *grad = AT(mode, M.grad);
+    PyObject *table = !IS_A(both, &PyDict_Type) || grad == NULL ? NULL : PyDict_GetItemWithError(both, grad);
     PyObject *found = table == NULL ? NULL : PyDict_GetItemWithError(table, key);
-    Py_XDECREF(both);
     return found != NULL && Py_TYPE(found) == RecorderType ? (Recorder *)found : NULL;
 }
 
@@ -102,7 +101,7 @@ static PyObject *parts_call(Front *front, PyObject *const *args, size_t flags, P
         goto end;
     }
     Py_ssize_t n = PyTuple_GET_SIZE(found);
-    PyObject *live = PyObject_GetAttr(session, sLIVE);
+    PyObject *live = Py_XNewRef(AT(session, SESSION.live));
     made = live == NULL ? NULL : PyTuple_New(n);
     int grad = AT(mode, M.grad) == Py_True && AT(value, W.needs_grad) == Py_True;
     replace(value, W.has_views, Py_NewRef(Py_True));
@@ -161,25 +160,29 @@ static int slots_of_calls(void) {
     return 0;
 }
 
-/* set_up_recording(StandIn, Call, Value, Row, RowCopy, RowCopies, Session, Mode, MISSED, check_now, parts, EPOCH) */
+/* set_up_recording(StandIn, Call, Value, Row, RowCopy, RowCopies, Session, Mode, MISSED, check_now, parts, EPOCH, Hub) */
 static PyObject *set_up_recording(PyObject *self, PyObject *args) {
-    if (!PyArg_ParseTuple(args, "OOOOOOOOOOOO!", &StandInType, &CallType, &ValueType, &RowType, &RowCopyType, &RowCopiesType,
-                          &SessionType, &ModeType, &MISSED, &CHECK_NOW, &PARTS, &PyList_Type, &EPOCH)) return NULL;
+    if (!PyArg_ParseTuple(args, "OOOOOOOOOOOO!O", &StandInType, &CallType, &ValueType, &RowType, &RowCopyType, &RowCopiesType,
+                          &SessionType, &ModeType, &MISSED, &CHECK_NOW, &PARTS, &PyList_Type, &EPOCH, &HubType)) return NULL;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++) Py_INCREF(PyTuple_GET_ITEM(args, i));
 #define SLOTS(table, type, field, name) if ((table.field = slot_of(type, name)) < 0) return NULL
     if (slots_of_calls() < 0) return NULL;
     SLOTS(R, RowType, shape, "shape"); SLOTS(R, RowType, dtype, "dtype"); SLOTS(R, RowType, is_float, "is_float");
     SLOTS(M, ModeType, executor, "executor"); SLOTS(M, ModeType, grad, "grad"); SLOTS(M, ModeType, inference, "inference");
     SLOTS(M, ModeType, watchers, "watchers");
+    SLOTS(SESSION, SessionType, pending, "pending"); SLOTS(SESSION, SessionType, pending_bytes, "pending_bytes");
+    SLOTS(SESSION, SessionType, limit, "limit"); SLOTS(SESSION, SessionType, hub, "hub"); SLOTS(SESSION, SessionType, live, "live");
+    SLOTS(SESSION, SessionType, row_copies, "row_copies"); SLOTS(SESSION, SessionType, op_fast_paths, "op_fast_paths");
+    if ((HUB_CURRENT = slot_of(HubType, "current")) < 0) return NULL;
     SLOTS(K, RowCopyType, data, "data"); SLOTS(K, RowCopyType, row, "row"); SLOTS(K, RowCopyType, source, "source");
     if ((COPIES = slot_of(RowCopiesType, "_copies")) < 0 || (TENSOR_ROLE = slot_of(TensorType, "_role")) < 0) return NULL;
     Py_RETURN_NONE;
 }
 
 static int init_record(PyObject *m) {
-    PyObject **const names[] = {&sPENDING, &sPENDING_BYTES, &sLIMIT, &sFLUSH, &sHUB, &sCURRENT, &sROW_COPIES, &sOF, &sLIVE, &sOP_FAST_PATHS};
-    static const char *const texts[] = {"pending", "pending_bytes", "limit", "flush", "hub", "current", "row_copies", "of", "live", "op_fast_paths"};
-    for (int i = 0; i < 10; i++) if ((*names[i] = PyUnicode_InternFromString(texts[i])) == NULL) return -1;
+    PyObject **const names[] = {&sFLUSH, &sHUB, &sOF};
+    static const char *const texts[] = {"flush", "hub", "of"};
+    for (int i = 0; i < 3; i++) if ((*names[i] = PyUnicode_InternFromString(texts[i])) == NULL) return -1;
     return add_type(m, "Recorder", &recorder_spec, &RecorderType) || add_type(m, "FastPath", &fast_path_spec, &FastPathType)
         || add_type(m, "LazyMethod", &lazy_spec, &LazyMethodType) ? -1 : 0;
 }

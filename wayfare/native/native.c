@@ -16,6 +16,8 @@
 #define ARRAY(o) ((PyArrayObject *)(o))
 /* Anybody may delete an attribute or set it to something else: what a slot holds is looked at before it is used. */
 #define IS_A(o, type) ((o) != NULL && Py_TYPE(o) == (type))
+/* bfloat16 is the only dtype that NumPy does not have itself. */
+#define IS_BFLOAT16(a) PyTypeNum_ISUSERDEF(PyArray_TYPE(a))
 #define IS_ARRAY(o) ((o) != NULL && PyArray_CheckExact(o))
 /* Into an empty slot; takes over the reference. */
 #define PUT(o, offset, value) (AT(o, offset) = (value))
@@ -136,6 +138,7 @@ static inline PyObject *new_array(PyArray_Descr *descr, int ndim, npy_intp const
 #include "calls.h"
 #include "loops.h"
 #include "rows.h"
+#include "row_commands.h"
 
 static int slots_of_classes(void) {
 #define SLOT(table, type, field, name) if ((table.field = slot_of(type, name)) < 0) return -1
@@ -176,11 +179,16 @@ static PyMethodDef functions[] = {
     {"one_after_another", one_after_another, METH_O, "Groups of calls by signature."},
     {"order_rows", order_rows, METH_O, "Sort the calls of groups by who reads them."},
     {"columns_of", columns_of, METH_O, "The inputs of calls, column by column."},
-    {"rows_of", rows_of, METH_O, "Where the rows of values lie."},
+    {"rows_of", rows_of, METH_VARARGS, "Where the rows of values lie."},
+    {"place_rows", place_rows, METH_VARARGS, "The addresses of the rows of an array."},
+    {"are_finite", (PyCFunction)(void (*)(void))are_finite, METH_FASTCALL, "Whether some rows of an array are finite."},
+    {"how_many", how_many, METH_O, "Whether no flag is set, or some, or all."},
     {"reads_of", reads_of, METH_VARARGS, "The depths that calls read."},
     {"steps_of", steps_of, METH_VARARGS, "The calls of a chain, step by step."},
     {"split_needed", split_needed, METH_VARARGS, "The calls that must run, and those that can wait."},
     {"mark_as_run", mark_as_run, METH_VARARGS, "Mark the calls of a group as run."},
+    {"run_rows", (PyCFunction)(void (*)(void))run_rows, METH_FASTCALL, "Run a command list on the rows of a group."},
+    {"add_rows", (PyCFunction)(void (*)(void))add_rows, METH_FASTCALL, "Add rows to rows given by id."},
     {"backward", (PyCFunction)backward, METH_VARARGS, "Run a backward pass without hooks, captures and watchers."},
     {NULL}};
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "wayfare.core._native", NULL, -1, functions};

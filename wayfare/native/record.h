@@ -10,7 +10,10 @@ static struct { Py_ssize_t executor, grad, inference, watchers; } M;
 static struct { Py_ssize_t data, row, source; } K;
 static Py_ssize_t COPIES, TENSOR_ROLE;
 static PyObject *EPOCH;
-static PyObject *sPENDING, *sPENDING_BYTES, *sLIMIT, *sFLUSH, *sHUB, *sCURRENT, *sROW_COPIES, *sOF, *sLIVE, *sOP_FAST_PATHS;
+static struct { Py_ssize_t pending, pending_bytes, limit, hub, row_copies, live, op_fast_paths; } SESSION;
+static Py_ssize_t HUB_CURRENT;
+static PyTypeObject *HubType;
+static PyObject *sFLUSH, *sHUB, *sOF;
 
 enum { MOST_OUTS = 8, MOST_ROWS = 16 };
 enum { NEVER_NEEDS, ALWAYS_NEEDS, MAYBE_NEEDS };
@@ -22,8 +25,8 @@ typedef struct {
     vectorcallfunc call;
     PyObject *signature, *outs, *bytes;
     char carries[MOST_OUTS], needs_grad, n_outs, single, checks;
-    /* of a fast path: for each argument the length of a tuple (-1: none, -2: one tensor), for each row what it is */
-    PyObject *owner, *holds, *fits, *expected, *held_at;
+    /* of a fast path: for each argument the length of a tuple (-1: a constant, -2: one tensor), for each row what it is */
+    PyObject *owner, *holds, *fits, *expected, *constants, *held_at;
     signed char structure[MOST_ROWS], rows[MOST_ROWS];
     int n_args, n_rows, by_epoch;
 } Recorder;
@@ -47,13 +50,13 @@ static PyObject *lazy_tensor(PyObject *call, Py_ssize_t number, PyObject *row, i
 
 /* Make the call and its lazy tensors (a tuple; a new reference). Takes over `inputs`, whose rows are `rows`. */
 static PyObject *record_call(Recorder *r, PyObject *session, PyObject *inputs, PyObject *const *rows, Py_ssize_t n_rows) {
-    PyObject *call = NULL, *made = NULL, *handles = NULL, *hub = NULL, *pending = NULL, *total = NULL;
-    PyObject *waiting = PyObject_GetAttr(session, sPENDING_BYTES), *limit = PyObject_GetAttr(session, sLIMIT);
-    int full = waiting == NULL || limit == NULL ? -1 : PyLong_AsLongLong(waiting) > PyLong_AsLongLong(limit);
-    Py_XDECREF(waiting);
-    Py_XDECREF(limit);
-    if (full < 0 || PyErr_Occurred()) goto failed;
-    if (full) {
+    PyObject *call = NULL, *made = NULL, *handles = NULL, *hub = AT(session, SESSION.hub), *total = NULL;
+    if (!IS_A(hub, HubType) || AT(hub, HUB_CURRENT) == NULL || !IS_A(AT(session, SESSION.pending_bytes), &PyLong_Type)
+        || !IS_A(AT(session, SESSION.limit), &PyLong_Type) || !IS_A(AT(session, SESSION.pending), &PyList_Type)) {
+        PyErr_SetString(PyExc_TypeError, "record: this is no session in use");
+        goto failed;
+    }
+    if (PyLong_AsLongLong(AT(session, SESSION.pending_bytes)) > PyLong_AsLongLong(AT(session, SESSION.limit))) {
         PyObject *done = PyObject_CallMethodNoArgs(session, sFLUSH);
         if (done == NULL) goto failed;
         Py_DECREF(done);
@@ -63,17 +66,16 @@ static PyObject *record_call(Recorder *r, PyObject *session, PyObject *inputs, P
         if (Py_TYPE(rows[i]) == ValueType) needs = AT(rows[i], W.needs_grad) == Py_True;
         else if (PyObject_TypeCheck(rows[i], TensorType)) needs = AT(rows[i], T.requires_grad) == Py_True;
     }
+    if (PyErr_Occurred()) goto failed;
     call = CallType->tp_alloc(CallType, 0);
-    hub = PyObject_GetAttr(session, sHUB);
     made = PyTuple_New(r->n_outs);
     handles = PyTuple_New(r->n_outs);
-    if (call == NULL || hub == NULL || made == NULL || handles == NULL) goto failed;
+    if (call == NULL || made == NULL || handles == NULL) goto failed;
     PUT(call, C.signature, Py_NewRef(r->signature));
     PUT(call, C.inputs, Py_NewRef(inputs));
     PUT(call, C.extra, Py_NewRef(Py_None));
     PUT(call, C.group, Py_NewRef(Py_None));
-    PUT(call, C.example, PyObject_GetAttr(hub, sCURRENT));
-    if (AT(call, C.example) == NULL) goto failed;
+    PUT(call, C.example, Py_NewRef(AT(hub, HUB_CURRENT)));
     for (int i = 0; i < r->n_outs; i++) {
         PyObject *t = lazy_tensor(call, i, PyTuple_GET_ITEM(r->outs, i), needs && r->carries[i]);
         if (t == NULL) goto failed;
@@ -84,23 +86,22 @@ static PyObject *record_call(Recorder *r, PyObject *session, PyObject *inputs, P
     }
     PUT(call, C.handles, Py_NewRef(handles));
     if (note_line(call, C.code, C.offset) < 0) goto failed;
-    pending = PyObject_GetAttr(session, sPENDING);
-    if (pending == NULL || PyList_Append(pending, call) < 0) goto failed;
-    waiting = PyObject_GetAttr(session, sPENDING_BYTES);  /* `flush` may have changed it */
-    total = waiting == NULL ? NULL : PyNumber_Add(waiting, r->bytes);
-    Py_XDECREF(waiting);
-    if (total == NULL || PyObject_SetAttr(session, sPENDING_BYTES, total) < 0) goto failed;
+    if (PyList_Append(AT(session, SESSION.pending), call) < 0) goto failed;  /* `flush` may have made a new list */
+    total = PyNumber_Add(AT(session, SESSION.pending_bytes), r->bytes);
+    if (total == NULL) goto failed;
+    replace(session, SESSION.pending_bytes, Py_NewRef(total));
     goto end;
 failed:
     Py_CLEAR(made);
 end:
-    Py_XDECREF(inputs); Py_XDECREF(call); Py_XDECREF(handles); Py_XDECREF(hub); Py_XDECREF(pending); Py_XDECREF(total);
+    Py_XDECREF(inputs); Py_XDECREF(call); Py_XDECREF(handles); Py_XDECREF(total);
     return made;
 }
 
 /* record(session, rows, depth) */
 static PyObject *recorder_call(Recorder *r, PyObject *const *args, size_t flags, PyObject *names) {
     if (names != NULL || PyVectorcall_NARGS(flags) != 3) { PyErr_SetString(PyExc_TypeError, "record(session, rows, depth)"); return NULL; }
+    if (Py_TYPE(args[0]) != SessionType) { PyErr_SetString(PyExc_TypeError, "record: this is no session"); return NULL; }
     PyObject *rows = PySequence_Fast(args[1], "rows");
     if (rows == NULL) return NULL;
     PyObject *made = record_call(r, args[0], Py_NewRef(args[1]), PySequence_Fast_ITEMS(rows), PySequence_Fast_GET_SIZE(rows));
@@ -137,7 +138,7 @@ static PyObject *outside_row(PyObject *session, PyObject *t, PyObject *expected,
     PyArrayObject *x = ARRAY(AT(t, T.array));
     if (!IS_ARRAY(x) || (PyObject *)PyArray_DESCR(x) != AT(expected, R.dtype) || !PyArray_IS_C_CONTIGUOUS(x)) return NULL;
     if (!has_shape(x, AT(expected, R.shape))) return NULL;
-    PyObject *copies = PyObject_GetAttr(session, sROW_COPIES);
+    PyObject *copies = Py_XNewRef(AT(session, SESSION.row_copies));
     PyObject *row = copies == NULL ? NULL : row_copy(copies, t, x, expected);
     Py_XDECREF(copies);
     return row;
@@ -147,12 +148,17 @@ static PyObject *outside_row(PyObject *session, PyObject *t, PyObject *expected,
 static PyObject *fast_path_call(Recorder *r, PyObject *const *given, size_t flags, PyObject *names) {
     if (names != NULL || PyVectorcall_NARGS(flags) != 2 || !PyTuple_Check(given[1])) { PyErr_SetString(PyExc_TypeError, "fast_path(session, args)"); return NULL; }
     PyObject *session = given[0], *args = given[1], *flat[MOST_ROWS];
-    if (PyTuple_GET_SIZE(args) != r->n_args) return Py_NewRef(MISSED);
+    if (PyTuple_GET_SIZE(args) != r->n_args || Py_TYPE(session) != SessionType) return Py_NewRef(MISSED);
     int n = 0;
     for (int i = 0; i < r->n_args; i++) {
         PyObject *part = PyTuple_GET_ITEM(args, i);
         int how = r->structure[i];
-        if (how == -1) { if (part != Py_None) return Py_NewRef(MISSED); }
+        if (how == -1) {
+            PyObject *constant = PyTuple_GET_ITEM(r->constants, i);
+            if (part == constant) continue;
+            int equal = Py_TYPE(part) == Py_TYPE(constant) ? PyObject_RichCompareBool(part, constant, Py_EQ) : 0;
+            if (equal < 1) return equal < 0 ? NULL : Py_NewRef(MISSED);
+        }
         else if (how == -2) flat[n++] = part;
         else {
             if (!PyTuple_CheckExact(part) || PyTuple_GET_SIZE(part) != how) return Py_NewRef(MISSED);
@@ -209,14 +215,15 @@ static PyObject *fast_path_call(Recorder *r, PyObject *const *given, size_t flag
 }
 
 /* Recorder(signature, outs, carries, bytes, needs_grad) and
-   FastPath(signature, outs, carries, bytes, needs_grad, owner, holds, fits, expected, structure, rows, single, checks, by_epoch) */
+   FastPath(signature, outs, carries, bytes, needs_grad, owner, holds, fits, expected, structure, rows, single, checks, by_epoch,
+            constants), where constants are None, a whole number or a string for each argument (None for tensors) */
 static PyObject *recorder_new(PyTypeObject *type, PyObject *args, PyObject *options) {
     PyObject *signature, *outs, *carries, *bytes, *owner = NULL, *holds = NULL, *fits = NULL, *expected = NULL;
-    PyObject *structure = NULL, *rows = NULL;
+    PyObject *structure = NULL, *rows = NULL, *constants = NULL;
     int needs_grad, single = 0, checks = 0, by_epoch = 0;
-    if (!PyArg_ParseTuple(args, "OO!O!Oi|OOOO!O!O!ppp", &signature, &PyTuple_Type, &outs, &PyTuple_Type, &carries, &bytes,
+    if (!PyArg_ParseTuple(args, "OO!O!Oi|OOOO!O!O!pppO!", &signature, &PyTuple_Type, &outs, &PyTuple_Type, &carries, &bytes,
                           &needs_grad, &owner, &holds, &fits, &PyTuple_Type, &expected, &PyTuple_Type, &structure,
-                          &PyTuple_Type, &rows, &single, &checks, &by_epoch)) return NULL;
+                          &PyTuple_Type, &rows, &single, &checks, &by_epoch, &PyTuple_Type, &constants)) return NULL;
     Recorder *r = (Recorder *)type->tp_alloc(type, 0);
     if (r == NULL) return NULL;
     r->signature = Py_NewRef(signature);
@@ -231,10 +238,12 @@ static PyObject *recorder_new(PyTypeObject *type, PyObject *args, PyObject *opti
     r->holds = Py_XNewRef(holds);
     r->fits = Py_XNewRef(fits);
     r->expected = Py_XNewRef(expected);
+    r->constants = Py_XNewRef(constants);
     r->call = (vectorcallfunc)(structure == NULL ? recorder_call : fast_path_call);
     if (PyTuple_GET_SIZE(outs) > MOST_OUTS || PyTuple_GET_SIZE(carries) != PyTuple_GET_SIZE(outs)
         || (structure != NULL && (PyTuple_GET_SIZE(structure) > MOST_ROWS || PyTuple_GET_SIZE(rows) > MOST_ROWS
-                                  || PyTuple_GET_SIZE(expected) != PyTuple_GET_SIZE(rows)))) {
+                                  || PyTuple_GET_SIZE(expected) != PyTuple_GET_SIZE(rows) || constants == NULL
+                                  || PyTuple_GET_SIZE(constants) != PyTuple_GET_SIZE(structure)))) {
         PyErr_SetString(PyExc_ValueError, "more results or rows than a native recorder has room for");
         Py_DECREF(r);
         return NULL;
@@ -255,7 +264,7 @@ static int recorder_traverse(Recorder *r, visitproc visit, void *arg) {
 }
 static int recorder_clear(Recorder *r) {
     Py_CLEAR(r->signature); Py_CLEAR(r->outs); Py_CLEAR(r->bytes); Py_CLEAR(r->owner); Py_CLEAR(r->holds); Py_CLEAR(r->fits);
-    Py_CLEAR(r->expected); Py_CLEAR(r->held_at);
+    Py_CLEAR(r->expected); Py_CLEAR(r->constants); Py_CLEAR(r->held_at);
     return 0;
 }
 static void recorder_dealloc(Recorder *r) {

@@ -101,19 +101,49 @@ static PyObject *columns_of(PyObject *self, PyObject *calls) {
     return columns;
 }
 
-/* rows_of(values): (ids of the rows, their offsets or None, how many need a gradient, the distance between two ids if
-   that is always the same and the offsets are equal, else 0); None if not all are values of calls that have run. */
-static PyObject *rows_of(PyObject *self, PyObject *values) {
-    if (!PyTuple_CheckExact(values)) { PyErr_SetString(PyExc_TypeError, "a tuple of values is wanted"); return NULL; }
-    npy_intp n = PyTuple_GET_SIZE(values);
+static int is_int64(PyObject *array) {
+    return IS_ARRAY(array) && PyArray_TYPE(ARRAY(array)) == NPY_INT64 && PyArray_IS_C_CONTIGUOUS(ARRAY(array));
+}
+
+static int by_number(const void *a, const void *b) {
+    int one = *(const int *)a, other = *(const int *)b;
+    return one < other ? -1 : one > other;
+}
+
+/* The different numbers (but negative ones) of rows, in order. */
+static PyObject *numbers_of(const npy_int64 *id, npy_intp n, const npy_int32 *outputs) {
+    int few[256], *all = n <= 256 ? few : PyMem_Malloc(n * sizeof(int)), count = 0, kept = 0;
+    if (all == NULL) return PyErr_NoMemory();
+    for (npy_intp i = 0; i < n; i++) {
+        int number = outputs[id[i]];
+        if (number >= 0 && (count == 0 || all[count - 1] != number)) all[count++] = number;
+    }
+    qsort(all, count, sizeof(int), by_number);
+    for (int i = 0; i < count; i++) if (i == 0 || all[i] != all[i - 1]) all[kept++] = all[i];
+    PyObject *made = PyTuple_New(kept);
+    for (int i = 0; made != NULL && i < kept; i++) PyTuple_SET_ITEM(made, i, PyLong_FromLong(all[i]));
+    if (all != few) PyMem_Free(all);
+    return made;
+}
+
+/* rows_of(values, addresses, outputs): (ids of the rows, their offsets or None, how many need a gradient, the distance
+   between two ids if that is always the same and the offsets are equal, else 0; addresses of the rows and the outputs they
+   belong to, if they are not at such a distance); None if not all are values of calls that have run. */
+static PyObject *rows_of(PyObject *self, PyObject *args) {
+    PyObject *values, *table, *outputs;
+    if (!PyArg_ParseTuple(args, "O!O!O!", &PyTuple_Type, &values, &PyArray_Type, &table, &PyArray_Type, &outputs)) return NULL;
+    npy_intp n = PyTuple_GET_SIZE(values), rows = PyArray_SIZE(ARRAY(table));
+    if (!is_int64(table) || PyArray_TYPE(ARRAY(outputs)) != NPY_INT32 || !PyArray_IS_C_CONTIGUOUS(ARRAY(outputs))
+        || PyArray_SIZE(ARRAY(outputs)) != rows) { PyErr_SetString(PyExc_TypeError, "tables of addresses and outputs are wanted"); return NULL; }
     for (npy_intp i = 0; i < n; i++) {
         PyObject *value = PyTuple_GET_ITEM(values, i);
         if (Py_TYPE(value) != ValueType || !IS_A(AT(value, W.call), CallType) || AT(AT(value, W.call), C.row_id) == NULL
             || AT(value, W.number) == NULL || AT(value, W.offset) == NULL) Py_RETURN_NONE;
     }
     PyObject *ids = PyArray_SimpleNew(1, &n, NPY_INT64), *offsets = PyArray_SimpleNew(1, &n, NPY_INT64), *made = NULL;
+    PyObject *found = NULL, *numbers = NULL;
     if (ids == NULL || offsets == NULL) goto end;
-    npy_int64 *id = PyArray_DATA(ARRAY(ids)), *offset = PyArray_DATA(ARRAY(offsets));
+    npy_int64 *id = PyArray_DATA(ARRAY(ids)), *offset = PyArray_DATA(ARRAY(offsets)), *at = PyArray_DATA(ARRAY(table));
     Py_ssize_t needed = 0, moved = 0, distance = n > 1 ? -1 : 0;
     for (npy_intp i = 0; i < n; i++) {
         PyObject *value = PyTuple_GET_ITEM(values, i);
@@ -123,12 +153,39 @@ static PyObject *rows_of(PyObject *self, PyObject *values) {
         moved |= offset[i] != 0;
         if (i > 0 && (offset[i] != offset[0] || (i > 1 && id[i] - id[i - 1] != distance))) distance = 0;
         else if (i == 1) distance = id[1] - id[0];
+        if (!PyErr_Occurred() && (id[i] < 0 || id[i] >= rows)) PyErr_SetString(PyExc_IndexError, "there is no such row");
+        if (PyErr_Occurred()) goto end;
     }
-    if (!PyErr_Occurred()) made = Py_BuildValue("OOnn", ids, moved ? offsets : Py_None, needed, distance < 0 ? 0 : distance);
+    if (distance < 0) distance = 0;
+    if (distance == 0) {
+        if ((found = PyArray_SimpleNew(1, &n, NPY_INT64)) == NULL) goto end;
+        npy_int64 *address = PyArray_DATA(ARRAY(found));
+        for (npy_intp i = 0; i < n; i++) address[i] = at[id[i]] + offset[i];
+        if (needed == n && (numbers = numbers_of(id, n, PyArray_DATA(ARRAY(outputs)))) == NULL) goto end;
+    }
+    made = Py_BuildValue("OOnnOO", ids, moved ? offsets : Py_None, needed, distance, found ? found : Py_None, numbers ? numbers : Py_None);
 end:
     Py_XDECREF(ids);
     Py_XDECREF(offsets);
+    Py_XDECREF(found);
+    Py_XDECREF(numbers);
     return made;
+}
+
+/* place_rows(addresses, start, step, array): the addresses of the rows of an array, from `start` on, `step` apart. */
+static PyObject *place_rows(PyObject *self, PyObject *args) {
+    PyObject *table, *array;
+    Py_ssize_t start, step;
+    if (!PyArg_ParseTuple(args, "O!nnO!", &PyArray_Type, &table, &start, &step, &PyArray_Type, &array)) return NULL;
+    npy_intp n = PyArray_NDIM(ARRAY(array)) == 0 ? 0 : PyArray_DIM(ARRAY(array), 0);
+    if (!is_int64(table) || start < 0 || step < 1 || (n > 0 && start + (n - 1) * step >= PyArray_SIZE(ARRAY(table)))) {
+        PyErr_SetString(PyExc_IndexError, "the table of addresses is too short");
+        return NULL;
+    }
+    npy_int64 *at = (npy_int64 *)PyArray_DATA(ARRAY(table)) + start, data = (npy_int64)PyArray_DATA(ARRAY(array));
+    npy_intp stride = n > 1 ? PyArray_STRIDE(ARRAY(array), 0) : 0;
+    for (npy_intp i = 0; i < n; i++) at[i * step] = data + i * stride;
+    Py_RETURN_NONE;
 }
 
 /* mark_as_run(calls, group, start, step, live): the calls have run, as rows of a group from `start` on; references to

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from wayfare.api.autocast import is_autocast_enabled
 from wayfare.api.functions.creation import empty, zeros
 from wayfare.api.fused import fused
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
@@ -116,7 +117,7 @@ class RNNCellBase(Module):
         """A state that fits the input; zeros where none is given."""
         expected = (*input.shape[:-1], self.hidden_size)
         if given is None:
-            return zeros(*expected, dtype=input.dtype)
+            return zeros(*expected, dtype=input.dtype, device=input.device)
         name = type(self).__name__
         if not isinstance(given, Tensor):
             raise ArgumentTypeError(f"{name}: {what} must be a Tensor, not {type(given).__name__}")
@@ -132,7 +133,7 @@ class RNNCellBase(Module):
 
 
 def _check_dtype(name: str, given: Tensor, weight: Tensor) -> None:
-    if given.dtype is not weight.dtype:
+    if given.dtype is not weight.dtype and not is_autocast_enabled(given.device.type):
         raise DTypeError(f"{name}: the input is {given.dtype}, the weights are {weight.dtype}",
                          fix="Convert one of them with .to(dtype).")  # fmt: skip
 

@@ -10,10 +10,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, ParamSpec, Protocol, Self, TypeVar
 
-from wayfare.core.errors import ArgumentError, ArgumentTypeError, NotReadyError, OperationError, WayfareError
+from wayfare.core.errors import ArgumentError, ArgumentTypeError, NotReadyError, WayfareError
 from wayfare.core.mode import UNUSUAL, executor
 from wayfare.core.node import Handle
-from wayfare.core.spec import DType, float16, float32, float64
+from wayfare.core.spec import DType, bfloat16, float16, float32, float64
 from wayfare.core.structure_epoch import EPOCH, NUMBERS, structure_changed
 from wayfare.core.tensor import Tensor
 from wayfare.nn import hooks as around
@@ -25,7 +25,6 @@ from wayfare.nn.tables import BUFFER, MODULE, PARAMETER, TRANSIENT, table
 __all__ = ["Module"]
 
 _TENSORS = (PARAMETER, BUFFER, TRANSIENT)
-
 T = TypeVar("T")
 P = ParamSpec("P")
 Result = TypeVar("Result", covariant=True)
@@ -376,13 +375,17 @@ class Module:
         """Floating-point parameters and buffers as float16."""
         return self.to(float16)
 
+    def bfloat16(self) -> Self:
+        """Floating-point parameters and buffers as bfloat16."""
+        return self.to(bfloat16)
+
     def cpu(self) -> Self:
-        """Where it is already."""
-        return self
+        """All parameters and buffers on the CPU."""
+        return self.to("cpu")
 
     def cuda(self, device: Any = None) -> Self:
-        """An error: this version computes on the CPU."""
-        raise OperationError("cuda: there is no GPU support yet", fix="Leave .cuda() out.")
+        """All parameters and buffers on a GPU."""
+        return self.to("cuda" if device is None else device)
 
     # -- hooks ----------------------------------------------------------------------------------------------------
 

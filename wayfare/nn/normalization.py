@@ -10,7 +10,7 @@ import wayfare.nn.functional as F
 from wayfare.api.functions._along import check_tensor
 from wayfare.api.functions.creation import empty, ones, tensor, zeros
 from wayfare.core.errors import ArgumentError
-from wayfare.core.spec import int64
+from wayfare.core.spec import float64, int64
 from wayfare.core.tensor import Tensor
 from wayfare.nn.functional.norm import count_batch
 from wayfare.nn.init import ones_, zeros_
@@ -113,7 +113,7 @@ class _BatchNorm(_RunningNorm):
             elif self.num_batches_tracked is not None:
                 batches = count_batch(self.num_batches_tracked)
                 if momentum is None:
-                    momentum = 1 / batches
+                    momentum = 1 / (batches if batches.dtype is float64 else batches.item())
         return F.batch_norm(
             input, mean, var, self.weight, self.bias, by_batch, 0.0 if momentum is None else momentum, self.eps
         )

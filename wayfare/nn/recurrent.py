@@ -11,7 +11,8 @@ import numbers
 import warnings
 from typing import Any
 
-from wayfare.api.functions.creation import empty, zeros
+from wayfare.api.autocast import is_autocast_enabled
+from wayfare.api.functions.creation import empty
 from wayfare.api.functions.join import cat, stack
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, DTypeError, OperationError, ShapeError
 from wayfare.core.tensor import Tensor
@@ -127,7 +128,7 @@ class RNNBase(Module):
         name = type(self).__name__
         packing = packing_of(name, input, self.input_size, self.batch_first)
         rows = packing.rows
-        if rows.dtype is not self.weight_ih_l0.dtype:
+        if rows.dtype is not self.weight_ih_l0.dtype and not is_autocast_enabled(rows.device.type):
             raise DTypeError(f"{name}: the input is {rows.dtype}, the weights are {self.weight_ih_l0.dtype}",
                              fix="Convert one of them with .to(dtype).")  # fmt: skip
         states = self._first_states(packing, given)
@@ -163,7 +164,7 @@ class RNNBase(Module):
         """States [layers·directions, sequences, size] in the packed order; [sequences, size] where all are zeros."""
         sizes = (self._out_size, self.hidden_size) if self.mode == "LSTM" else (self._out_size,)
         if given is None:
-            return tuple([zeros(packing.count, size, dtype=packing.rows.dtype) for size in sizes])
+            return tuple([packing.rows.new_zeros(packing.count, size) for size in sizes])
         name, count = type(self).__name__, self.num_layers * self._directions
         found = []
         for number, (state, size) in enumerate(zip(given, sizes, strict=True)):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.api.functions.creation import from_numpy, zeros
+from wayfare.api.functions.creation import from_numpy
 from wayfare.api.functions.join import cat
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, OperationError, ShapeError
 from wayfare.core.tensor import Tensor
@@ -54,7 +54,7 @@ def packing_of(name: str, given: Any, features: int, batch_first: bool) -> Packi
     if is_ragged(given):
         # A ragged tensor: rows one behind the other, and where each begins.
         _check_features(name, given.values, features)
-        lengths = np.diff(given.offsets.numpy())
+        lengths = np.diff(given.offsets.numpy(force=True))
         return _of_parts(given.values, lengths, lambda rows: type(given).from_parts(rows, given.offsets))
     raise ArgumentTypeError(f"{name}: takes a Tensor, a PackedSequence, a Padded, a Ragged or a list of sequences, not "
                             f"{type(given).__name__}")  # fmt: skip
@@ -92,7 +92,7 @@ def _of_padded(name: str, x: Tensor, features: int, batch_first: bool) -> Packin
 
 def _of_padded_with_lengths(name: str, given: Any, features: int) -> Packing:
     """A named tuple of `data` [batch, longest, features] and `lengths` [batch]: the padding is not run."""
-    data, lengths = given.data, given.lengths.numpy()
+    data, lengths = given.data, given.lengths.numpy(force=True)
     if data.ndim != 3 or data.shape[2] != features:
         fix = "Embed the numbers first: p._replace(data=embedding(p.data))." if data.ndim == 2 else ""
         raise ShapeError(f"{name}: the padded data must be [batch, steps, {features}], they are {data.spec}", fix=fix)
@@ -100,10 +100,10 @@ def _of_padded_with_lengths(name: str, given: Any, features: int) -> Packing:
     if lengths.shape != (count,) or lengths.dtype.kind not in "iu" or not ((lengths >= 0) & (lengths <= steps)).all():
         raise ArgumentError(f"{name}: the lengths of padded data {data.spec} must be {count} whole numbers from 0 to "
                             f"{steps}, they are {given.lengths.spec}")  # fmt: skip
-    places = from_numpy(np.flatnonzero(np.arange(steps) < lengths[:, None]))
+    places = from_numpy(np.flatnonzero(np.arange(steps) < lengths[:, None])).to(data.device)
 
     def as_given(rows: Tensor) -> Any:
-        padding = zeros(count * steps, rows.shape[1], dtype=rows.dtype)
+        padding = rows.new_zeros(count * steps, rows.shape[1])
         return given._replace(data=padding.index_copy(0, places, rows).reshape(count, steps, rows.shape[1]))
 
     return _of_parts(data.reshape(count * steps, features).index_select(0, places), lengths, as_given)
@@ -132,8 +132,8 @@ def _of_parts(values: Tensor, lengths: Any, as_given: Callable[[Tensor], Any]) -
     back_rows, back = np.empty_like(source), np.empty_like(order)
     back_rows[source] = np.arange(source.size)
     back[order] = np.arange(order.size)
-    to_given = from_numpy(back_rows)
+    there = [from_numpy(index).to(values.device) for index in (back_rows, source, order, back)]
     return Packing(
-        values.index_select(0, from_numpy(source)), tuple(sizes.tolist()), lengths.size,
-        lambda rows: as_given(rows.index_select(0, to_given)), from_numpy(order), from_numpy(back),
+        values.index_select(0, there[1]), tuple(sizes.tolist()), lengths.size,
+        lambda rows: as_given(rows.index_select(0, there[0])), there[2], there[3],
     )  # fmt: skip

@@ -14,6 +14,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from wayfare.api.autocast import is_autocast_enabled
 from wayfare.api.functions.creation import empty
 from wayfare.api.functions.join import cat, stack
 from wayfare.api.fused import fused
@@ -99,7 +100,7 @@ class _TreeCell(Module):
         self._check_dtype("x", x)
 
     def _check_dtype(self, what: str, given: Tensor) -> None:
-        if given.dtype is not self.weight_hh.dtype:
+        if given.dtype is not self.weight_hh.dtype and not is_autocast_enabled(given.device.type):
             raise DTypeError(f"{type(self).__name__}: {what} is {given.dtype}, the weights are {self.weight_hh.dtype}",
                              fix="Convert one of them with .to(dtype).")  # fmt: skip
 

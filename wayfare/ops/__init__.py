@@ -8,9 +8,11 @@ from wayfare.ops.contraction import attention, cross, einsum, matmul
 from wayfare.ops.elementwise import activation, arithmetic, bitwise, polynomials, rounding, special, transcendental
 from wayfare.ops.indexing import advanced, classes, scatter, search, segments
 from wayfare.ops.linalg import decompositions, lu, matrix_function, solve, svd
-from wayfare.ops.movement import index, join, layout, shape, windows
+from wayfare.ops.movement import device, index, join, layout, shape, windows
 from wayfare.ops.normalization import loss, norm, scaled_norm
 from wayfare.ops.random import draws, dropout
 from wayfare.ops.recurrent import layers
 from wayfare.ops.reduction import extreme, norms, reduce, scan, softmax, sort
 from wayfare.ops.window import conv, fold, fractional, pool, resample
+
+from wayfare.ops import cuda  # isort: skip - it says how the records above run on CUDA

@@ -48,7 +48,8 @@ def elementwise(
     promotion: str = "common", kinds: str = "biuf", masks: tuple[int, ...] = (),
     attrs: dict[str, Attribute] = NO_ATTRIBUTES, grad_name: str = "", smooth: bool = True, onnx: Onnx = None,
     native_from: int | None = None, numpy_dtypes: str = "", expression: Callable[..., Any] | None = None,
-    workspace: int | None = None, small_vjp: str = "",
+    workspace: int | None = None, small_vjp: str = "", as_is: bool = False,
+    autocast: tuple[str, str] = ("", ""),
 ) -> Op:  # fmt: skip
     """An op that works on each element by itself; inputs broadcast.
 
@@ -65,7 +66,7 @@ def elementwise(
 
     def infer(*specs: Spec, **_attrs: Any) -> Spec:
         typed = next((s for i, s in enumerate(specs) if i not in masks), specs[0])
-        if typed.dtype.numpy.kind not in kinds:
+        if typed.dtype.kind not in kinds:
             raise DTypeError(f"{name}: does not take {typed.dtype}", fix=_kind_fix(typed, kinds))
         shape = broadcast(name, *(s.shape for s in specs))
         return Spec(shape, bool_ if result == "bool" else typed.dtype)
@@ -76,7 +77,8 @@ def elementwise(
         samples=samples or _elementwise_samples(arity, domain, sample_attrs, masks, smooth),
         reference=reference, signature=Signature(arity, arity, attrs, masks=masks),
         broadcasts=True, promotion=promotion, kinds=kinds, grad_name=grad_name, expression=expression,
-        workspace=workspace, onnx=onnx, small_vjp=small_vjp,
+        workspace=workspace, onnx=onnx, small_vjp=small_vjp, as_is=as_is,
+        autocast=autocast,
     ))  # fmt: skip
     prepare(op, _native_from(forward, formula) if native_from is None else native_from, _LARGE_VJP_FROM, numpy_dtypes)
     return op

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
-from wayfare.codegen.loop.expr import Expr, const, index
+from wayfare.codegen.loop.expr import NARROW, OF_NUMPY, Expr, const, index
 from wayfare.codegen.loop.expr import cast as convert
 from wayfare.codegen.math.library import loop_math
 from wayfare.ir.fuse.expressions import Parameter, computed_in, converted
@@ -20,10 +18,11 @@ Attrs = dict[str, Any]
 
 
 def cast(args: Sequence[Expr], attrs: Attrs, parameter: Parameter) -> Expr:
-    """A cast like NumPy's astype. A cast to half precision rounds, and the loop goes on in single precision."""
+    """A cast like NumPy's astype. A cast to a narrow float rounds, and the loop goes on in single precision."""
     dtype = attrs["dtype"].numpy
-    if dtype == np.float16:
-        return convert(converted(args[0], "f16"), "f32")
+    name = OF_NUMPY[dtype]
+    if name in NARROW:
+        return convert(converted(args[0], name), "f32")
     return converted(args[0], computed_in(dtype))
 
 

@@ -172,11 +172,11 @@ def _loaded_states(
 
 
 def _loaded(name: str, value: Any, p: Any) -> Any:
-    """A copy of a saved value, of the parameter's dtype where it is a tensor of floats."""
+    """A copy of a saved value, on the device of its parameter, and of its dtype where it is a tensor of floats."""
     if name in COUNTERS:
         return COUNTERS[name][0](float(value))
     if isinstance(value, wf.Tensor):
-        copied = value.detach().clone()
+        copied = value.detach().clone().to(p.device)
         return copied.to(p.dtype) if copied.dtype.is_floating_point else copied
     if isinstance(value, (list, tuple)):
         return type(value)(_loaded("", entry, p) for entry in value)

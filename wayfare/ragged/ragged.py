@@ -271,6 +271,10 @@ class Ragged(Elementwise, Reductions):
         """The values in float16."""
         return self.to(wf.float16)
 
+    def bfloat16(self) -> Ragged:
+        """The values in bfloat16."""
+        return self.to(wf.bfloat16)
+
     def long(self) -> Ragged:
         """The values in int64."""
         return self.to(wf.int64)

@@ -67,8 +67,9 @@ class Reductions:
         return self._along("var", dim, keepdim, lambda: self._variance(correction), options=kept)
 
     def std(self, dim: int | None = None, correction: int = 1, keepdim: bool = False) -> Any:
-        """The standard deviation of all values, or along `dim`: the root of `var`."""
-        return self.var(dim, correction, keepdim).sqrt()
+        """The standard deviation of all values, or along `dim`: the root of `var`. Where it is 0 the gradient is 0."""
+        kept = {"correction": correction}
+        return self._along("std", dim, keepdim, lambda: self._deviation(correction), options=kept)
 
     def logsumexp(self, dim: int, keepdim: bool = False) -> Any:
         """`log(sum(exp(x)))` along `dim`, without overflow; -inf for an empty row."""
@@ -124,6 +125,12 @@ class Reductions:
         places = wf.arange(total) - wf.segment_repeat(self.offsets[:-1], self.offsets)
         places = places.reshape((total,) + (1,) * (values.ndim - 1)).expand(values.shape)
         return wf.segment_min(wf.where(is_it, places, total), self.offsets)
+
+    def _deviation(self, correction: int) -> wf.Tensor:
+        variance = self._variance(correction)
+        # The root has an infinite gradient at 0, and that times 0 would be NaN for the whole row.
+        none = variance == 0
+        return variance.masked_fill(none, 1).sqrt().masked_fill(none, 0)
 
     def _variance(self, correction: int) -> wf.Tensor:
         centred = self.values - wf.segment_repeat(wf.segment_mean(self.values, self.offsets), self.offsets)

@@ -8,7 +8,7 @@ import pytest
 
 import wayfare as wf
 from wayfare.codegen.routines import scans
-from wayfare.codegen.runtime import kernel
+from wayfare.codegen.runtime import kernel, work_split
 from wayfare.core.config import settings
 
 
@@ -21,7 +21,7 @@ def way(request, monkeypatch):
         if not kernel.available():
             pytest.skip("no llvmlite here")
         monkeypatch.setattr(scans, "NATIVE_FROM", 0)
-        monkeypatch.setattr(scans, "_PARALLEL_FROM", 0)
+        monkeypatch.setattr(work_split, "_SPLIT", -1)
         monkeypatch.setattr(settings, "num_threads", 2)
 
 

@@ -366,6 +366,16 @@ def test_scatter_reduce_shares_the_gradient_of_equal_extremes():
     assert g[1]._array.tolist() == [0.5, 0.5, 0.5]
 
 
+@pytest.mark.parametrize("reduce", ["amax", "amin"])
+def test_scatter_reduce_has_the_gradient_nan_where_its_extreme_is_nan(reduce):
+    """As `amax` and `amin` have: it must not be lost without a word."""
+    x, src = leaf(np.array([np.nan, 1.0, 7.0, 3.0])), leaf(np.array([2.0, np.nan, 7.0]))
+    out = x.scatter_reduce(0, wrap(np.array([0, 1, 2])), src, reduce)
+    g = wf.autograd.grad([out], [x, src], [wrap(np.ones(4))])
+    np.testing.assert_array_equal(g[0]._array, [np.nan, np.nan, 0.5, 1])
+    np.testing.assert_array_equal(g[1]._array, [np.nan, np.nan, 0.5])
+
+
 def test_scatter_prod_has_a_gradient_at_zeros():
     x, src = leaf(np.array([2.0, 2.0, 2.0])), leaf(np.array([0.0, 3.0, 0.0, 0.0, 4.0]))
     index = wrap(np.array([0, 0, 1, 1, 2]))

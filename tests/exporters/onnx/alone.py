@@ -11,8 +11,8 @@ from onnx import helper, numpy_helper  # noqa: E402
 from wayfare.api.testing.every_op import samples_of  # noqa: E402
 from wayfare.core.spec import OF_NUMPY  # noqa: E402
 from wayfare.errors import ExportError  # noqa: E402
-from wayfare.exporters.onnx.builder import DTYPE_NUMBERS, Builder  # noqa: E402
-from wayfare.exporters.onnx.graph import OnnxGraph  # noqa: E402
+from wayfare.exporters.onnx.builder import Builder  # noqa: E402
+from wayfare.exporters.onnx.graph import OnnxGraph, number_of  # noqa: E402
 
 onnxruntime.set_default_logger_severity(4)
 OPSET = 21
@@ -31,7 +31,7 @@ def _attribute(value, open_axes):
 def to_graph(graph, open_axes=False):
     def described(v):
         shape = None if v.shape is None else [None if open_axes else int(n) for n in v.shape]
-        return helper.make_tensor_value_info(v.name, DTYPE_NUMBERS[v.dtype.name], shape)
+        return helper.make_tensor_value_info(v.name, number_of(v.dtype), shape)
 
     nodes = [
         helper.make_node(

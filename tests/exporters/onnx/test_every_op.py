@@ -44,7 +44,8 @@ def test_what_is_said_to_be_single_only_is(name):
 
 
 @pytest.mark.parametrize("name", ["layer_norm", "gelu", "max_pool", "sum", "cumprod", "attention", "reshape", "sort",
-                                  "inv", "gcd", "mode", "erfinv", "zeta", "conv_weight", "pool_spread"])
+                                  "inv", "gcd", "mode", "erfinv", "zeta", "conv_weight", "pool_spread",
+                                  "max_pool_spread"])
 @pytest.mark.parametrize("opset", [18, 19, 20, 22, 23])
 def test_other_versions_of_the_operator_set(name, opset):
     check(REGISTRY[name], opset=opset)

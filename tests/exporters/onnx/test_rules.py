@@ -73,10 +73,13 @@ def test_every_integer_dtype(dtype):
         _check(name, np.array([True, False]) if kind == "b" else _integers(dtype), 0)
 
 
-@pytest.mark.parametrize("source", [d.name for d in OF_NUMPY.values()])
+DTYPES = [d for d in OF_NUMPY.values() if d.name != "bfloat16"]  # which a model file refuses
+
+
+@pytest.mark.parametrize("source", [d.name for d in DTYPES])
 def test_casts_between_all_dtypes(source):
     values = np.array([0, 1, 2, 100]).astype(source)
-    for dtype in OF_NUMPY.values():
+    for dtype in DTYPES:
         (got,) = single(REGISTRY["cast"], [values], {"dtype": dtype})
         np.testing.assert_array_equal(got, values.astype(dtype.numpy))
 

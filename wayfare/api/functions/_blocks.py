@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from wayfare.api.functions._public import as_method, in_place_form, may_overwrite, write_binary
+from wayfare.core.constant import constant
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import Op
 from wayfare.core.quiet import COMPLAINTS, quietly
-from wayfare.core.tensor import Tensor, constant
+from wayfare.core.tensor import Tensor
 from wayfare.core.write_clock import note_write
 
 _BLOCK = 16384

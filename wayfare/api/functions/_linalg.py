@@ -6,13 +6,16 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.api.autocast import follows_autocast
 from wayfare.api.functions._along import check_tensor
+from wayfare.core.autocast import FLOAT32_ON_CPU
 from wayfare.core.dispatch import apply
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import broadcast
-from wayfare.core.tensor import Tensor, wrap
+from wayfare.core.tensor import Tensor, beside
 
 
+@follows_autocast(FLOAT32_ON_CPU)
 def run(name: str, *tensors: Tensor, **attrs: Any) -> Any:
     """Run a record. The shape rule checks first, because NumPy would convert integers and half floats silently."""
     record = REGISTRY[name]
@@ -64,12 +67,12 @@ def total(x: Tensor, *dims: int, keepdim: bool = False) -> Tensor:
 
 def identity(like: Tensor, rows: int, columns: int | None = None) -> Tensor:
     """An identity matrix of the dtype of another tensor."""
-    return wrap(np.eye(rows, columns, dtype=like.dtype.numpy))
+    return beside(like, np.eye(rows, columns, dtype=like.dtype.numpy))
 
 
 def constant_like(like: Tensor, values: Any) -> Tensor:
     """Numbers as a tensor of the dtype of another one."""
-    return wrap(np.asarray(values).astype(like.dtype.numpy))
+    return beside(like, np.asarray(values).astype(like.dtype.numpy))
 
 
 def same_stacks(op: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ import numpy as np
 from wayfare.core.errors import MismatchError, OperationError, WrongKindError
 from wayfare.core.numpy_math import Array
 from wayfare.core.quiet import in_dtype
-from wayfare.core.spec import OF_NUMPY, DType, as_dtype, bool_, default_dtype, int64, promote
+from wayfare.core.spec import BFLOAT16, OF_NUMPY, DType, as_dtype, bfloat16, bool_, default_dtype, int64, promote
 from wayfare.core.tensor import Tensor
 
 
@@ -23,6 +23,8 @@ def array_from(data: Any, dtype: Any, op: str, *, copy: bool) -> Array:
         found = wanted or OF_NUMPY.get(array.dtype) or as_dtype(array.dtype, op=op)
         return in_dtype(array, found.numpy, copy)
     array = _nested(data, op)
+    if array.dtype is BFLOAT16:
+        wanted, array = wanted or bfloat16, array.astype(np.float32)
     found = wanted or _dtype_of_nested(data, array, op)
     if array.dtype.kind in "OUSVMc" or (array.dtype.kind == "u" and array.dtype.itemsize == 8):
         raise _unreadable(data, op)

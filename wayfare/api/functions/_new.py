@@ -7,18 +7,19 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.core.device import CPU, Device, backend, default_device, moved
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, MismatchError, OperationError, ShapeError
 from wayfare.core.mode import STATE, UNUSUAL, executor
 from wayfare.core.numpy_math import Array
-from wayfare.core.op import no_memory
+from wayfare.core.op_failure import no_memory
 from wayfare.core.quiet import quietly
-from wayfare.core.spec import Device, DType, Shape, as_dtype, default_dtype
+from wayfare.core.spec import DType, Shape, as_dtype, default_dtype
 from wayfare.core.tensor import Tensor, wrap
 
 
-def made(array: Array, requires_grad: bool = False) -> Tensor:
-    """A new leaf on an array, marked as the mode in force asks."""
-    out = wrap(array)
+def made(array: Array, requires_grad: bool = False, device: Any = None) -> Tensor:
+    """A new leaf on an array, moved to a device (None: where it is) and marked as the mode in force asks."""
+    out = wrap(array if device is None else moved(array, device))
     mode = STATE.mode
     if mode is not None:
         mode.executor.born(array)
@@ -76,10 +77,18 @@ def read_dtype(op: str, dtype: Any, otherwise: DType | None = None) -> DType:
     return as_dtype(dtype, op=op)
 
 
-def check_device(device: Any) -> None:
-    """Refuse a device this installation does not have."""
-    if device is not None:
-        Device(device)
+def read_device(device: Any) -> Device | None:
+    """Where a new tensor is to be: what is named, or the default of this thread. None: on the CPU."""
+    found = default_device() if device is None else Device(device)
+    return None if found is CPU or found.type == "cpu" else found
+
+
+def filled(op: str, shape: Shape, dtype: DType, value: Any, device: Device, requires_grad: bool) -> Tensor:
+    """A new leaf with one value everywhere, made on a device other than the CPU."""
+    array = backend(device.type).zeros(shape, dtype.numpy, device)
+    if value:
+        array.fill(value)
+    return made(array, requires_grad)
 
 
 def allocate(op: str, make: Callable[..., Array], shape: Shape, dtype: DType, *values: Any) -> Array:

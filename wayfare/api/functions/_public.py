@@ -13,6 +13,7 @@ from typing import Any, TypeVar, overload
 import numpy as np
 
 from wayfare.api.functions._guard import tensor_advice
+from wayfare.core.constant import constant
 from wayfare.core.dispatch import apply, apply1, apply2
 from wayfare.core.errors import ArgumentTypeError, DTypeError
 from wayfare.core.inplace import write_in_place
@@ -20,9 +21,9 @@ from wayfare.core.mode import STATE
 from wayfare.core.native import as_op, method_of
 from wayfare.core.op import REGISTRY, Op
 from wayfare.core.quiet import COMPLAINTS
-from wayfare.core.spec import DType, bool_, default_dtype, float16, float32, promote_operands, scalar_dtype
+from wayfare.core.spec import NARROW, DType, bool_, default_dtype, float32, promote_operands, scalar_dtype
 from wayfare.core.stand_in import FAST_PATHS, StandIn
-from wayfare.core.tensor import Tensor, constant, to_tensor
+from wayfare.core.tensor import Tensor, to_tensor
 from wayfare.core.write_clock import note_write
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -37,6 +38,7 @@ _NUMBERS = (int, float, bool, np.generic)
 OPERANDS = (Tensor, np.ndarray, *_NUMBERS)
 _CAST = REGISTRY["cast"]
 _SUB = REGISTRY["sub"]
+_ARITHMETIC = (REGISTRY["add"], _SUB, REGISTRY["mul"], REGISTRY["div"])
 
 
 @overload
@@ -168,15 +170,12 @@ def refuse_bools(values: Sequence[Any]) -> None:
                          "of two use ^; for numbers convert with .int().")  # fmt: skip
 
 
-# A product or quotient of halves with a number takes the number as it is: `x / 100_000` is not x / inf.
-_KEEP_NUMBERS = frozenset({"mul", "div"})
-
-
-def _too_fine(value: Any) -> bool:
-    """Is this a number that half precision would round or could not hold?"""
+def _too_fine(value: Any, dtype: DType) -> bool:
+    """Is this a number that a narrow float would round or could not hold?"""
     if isinstance(value, Tensor):
         return False
-    return bool(abs(value) > 65504 or float(np.float16(value)) != value)
+    with np.errstate(over="ignore"):
+        return bool(float(dtype.numpy.type(value)) != value)
 
 
 def promoted(op: Op, values: Sequence[Any], attrs: dict[str, Any] | None = None) -> Tensor:
@@ -185,10 +184,11 @@ def promoted(op: Op, values: Sequence[Any], attrs: dict[str, Any] | None = None)
     if op is _SUB:
         refuse_bools(values)
     dtype = common_dtype(op.name, values, to_float=op.promotion == "float")
-    if dtype is float16 and op.name in _KEEP_NUMBERS and any(_too_fine(v) for v in values):
+    # Arithmetic of narrow floats with a number takes the number as it is: in float16 `x / 100_000` is not x / inf.
+    if dtype in NARROW and op in _ARITHMETIC and any(_too_fine(v, dtype) for v in values):
         return as_dtype_of(apply(op, tuple(as_dtype_of(v, float32) for v in values), attrs or {}), dtype)
     tensors = tuple(as_dtype_of(v, dtype) for v in values)
-    if dtype.numpy.kind not in op.kinds:
+    if dtype.kind not in op.kinds:
         op.infer(*(t.spec for t in tensors), **(attrs or {}))
     return apply(op, tensors, attrs or {})  # type: ignore[no-any-return]
 
@@ -294,7 +294,7 @@ def may_overwrite(t: Tensor, other: Any) -> bool:
     mode = STATE.mode
     if mode is not None and (not mode.executor.works_on_arrays or mode.anomaly or mode.watcher is not None):
         return False
-    if not t._array.flags.writeable or t._extras is not None:
+    if t._array.__class__ is not np.ndarray or not t._array.flags.writeable or t._extras is not None:
         return False
     dtype = t._array.dtype
     if isinstance(other, Tensor):

@@ -72,7 +72,7 @@ def _bits(name: str, doc: str) -> Callable[[Any, Any], Tensor]:
         need_tensors(name, "any", input, other)
         values = [operand(input, name), operand(other, name)]
         dtype = common_dtype(name, values)
-        if dtype.numpy.kind not in op.kinds:
+        if dtype.kind not in op.kinds:
             raise DTypeError(f"{name}: works on integers, not on {dtype}", fix="Convert with .int() first.")
         return apply(op, tuple(as_dtype_of(v, dtype) for v in values))  # type: ignore[no-any-return]
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
+from wayfare.api.functions._new import made
 from wayfare.api.functions._public import method, named, unary
 from wayfare.api.functions.rearrange import clone
+from wayfare.core.device import CPU, Device, started
 from wayfare.core.dispatch import apply
-from wayfare.core.errors import DTypeError, OperationError
+from wayfare.core.errors import DTypeError
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import (
-    Device,
     DType,
     as_dtype,
+    bfloat16,
     bool_,
     float16,
     float32,
@@ -28,7 +30,9 @@ from wayfare.core.tensor import Tensor
 
 __all__ = ["angle", "conj", "conj_physical", "imag", "is_conj", "is_neg", "real", "resolve_conj", "resolve_neg"]
 
-_CAST = REGISTRY["cast"]
+# Devices of PyTorch; those that Wayfare has not are refused by name.
+_DEVICES = frozenset(("cpu", "cuda", "hip", "meta", "mps", "xla", "xpu"))
+_CAST, _TO_DEVICE = REGISTRY["cast"], REGISTRY["to_device"]
 
 
 def _cast(input: Tensor, dtype: DType, copy: bool = False) -> Tensor:
@@ -38,30 +42,43 @@ def _cast(input: Tensor, dtype: DType, copy: bool = False) -> Tensor:
 
 
 def _is_device(value: Any) -> bool:
-    kinds = ("cpu", "cuda", "mps", "meta")
-    return isinstance(value, Device) or (isinstance(value, str) and value.split(":")[0] in kinds)
+    """Is this argument of `to` a device, and no dtype?"""
+    return isinstance(value, (Device, int)) or (isinstance(value, str) and value.partition(":")[0] in _DEVICES)
+
+
+def _moved(input: Tensor, device: Device) -> Tensor:
+    """The tensor on a device; itself if it is there."""
+    here = input.device
+    if here == device or (here.type == device.type and (device.index is None or device.type == "cpu")):
+        return input
+    return apply(_TO_DEVICE, (input,), {"device": str(device), "source": str(here)})  # type: ignore[no-any-return]
 
 
 @method
 def to(input: Tensor, *args: Any, **options: Any) -> Tensor:
-    """The tensor with another dtype, or another's dtype: `x.to(wf.float64)`, `x.to("cpu")`, `x.to(other)`.
+    """The tensor with another dtype, on another device, or as another tensor: `x.to(wf.float64)`, `x.to("cuda")`,
+    `x.to("cuda", wf.float64)`, `x.to(other)`.
 
-    Gives the tensor itself when nothing changes, unless `copy=True`. The conversion is recorded.
+    Gives the tensor itself when nothing changes, unless `copy=True`. The conversion is recorded. `non_blocking` changes
+    nothing: a copy to a GPU does not wait for it, and one from it must.
     """
     dtype: Any = options.get("dtype")
     device: Any = options.get("device")
     flags = [a for a in args if isinstance(a, bool)]
     for value in args:
         if isinstance(value, Tensor):
-            dtype = value.dtype
+            dtype, device = value.dtype, value.device
+        elif value is None or isinstance(value, bool):
+            continue
         elif _is_device(value):
             device = value
-        elif value is not None and not isinstance(value, bool):
+        else:
             dtype = value
-    if device is not None:
-        Device(device)
+    if isinstance(options.get("other"), Tensor):
+        dtype, device = options["other"].dtype, options["other"].device
     copy = bool(options.get("copy", len(flags) > 1 and flags[1]))
-    return _cast(input, input.dtype if dtype is None else as_dtype(dtype, op="to"), copy)
+    out = input if device is None else _moved(input, Device(device))
+    return _cast(out, input.dtype if dtype is None else as_dtype(dtype, op="to"), copy and out is input)
 
 
 @method
@@ -78,7 +95,8 @@ def type(input: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
 
 _TYPE_NAMES: dict[DType, str] = {
     bool_: "BoolTensor", uint8: "ByteTensor", int8: "CharTensor", int16: "ShortTensor", int32: "IntTensor",
-    int64: "LongTensor", float16: "HalfTensor", float32: "FloatTensor", float64: "DoubleTensor",
+    int64: "LongTensor", float16: "HalfTensor", bfloat16: "BFloat16Tensor", float32: "FloatTensor",
+    float64: "DoubleTensor",
 }  # fmt: skip
 
 
@@ -97,33 +115,37 @@ def _converter(name: str, dtype: DType) -> Callable[..., Tensor]:
 
 for _name, _dtype in {
     "bool": bool_, "byte": uint8, "char": int8, "short": int16, "int": int32, "long": int64, "half": float16,
-    "float": float32, "double": float64,
+    "bfloat16": bfloat16, "float": float32, "double": float64,
 }.items():  # fmt: skip
     _converter(_name, _dtype)
 
 
 @method
 def cpu(input: Tensor, memory_format: Any = None) -> Tensor:
-    """The tensor on the CPU, where it is already."""
-    return input
+    """The tensor on the CPU; itself if it is there."""
+    return _moved(input, CPU)
 
 
 @method
-def cuda(input: Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> NoReturn:
-    """An error: this version computes on the CPU."""
-    raise OperationError("cuda: there is no GPU support yet", fix="Leave .cuda() out.")
+def cuda(input: Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Tensor:
+    """The tensor on a GPU; itself if it is there."""
+    return _moved(input, Device("cuda" if device is None else device))
 
 
 @method
 def pin_memory(input: Tensor, device: Any = None) -> Tensor:
-    """The tensor itself: without a GPU there is nothing to pin its memory for."""
-    return input
+    """A copy in memory that a GPU reads directly; the tensor itself if no GPU is in use, or if it is pinned."""
+    backend = started("cuda")
+    if backend is None or input.device.type != "cpu" or backend.is_pinned(input._array):
+        return input
+    return made(backend.pinned(input._read("pin_memory()")))
 
 
 @method
 def is_pinned(input: Tensor, device: Any = None) -> bool:
-    """False: without a GPU there is nothing to pin memory for."""
-    return False
+    """Does it lie in memory that a GPU reads directly?"""
+    backend = started("cuda")
+    return backend is not None and input.device.type == "cpu" and backend.is_pinned(input._array)
 
 
 def _itself(name: str, doc: str, inplace: bool = False) -> Callable[[Tensor], Tensor]:

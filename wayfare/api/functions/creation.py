@@ -11,17 +11,20 @@ from wayfare.api.functions._along import check_tensor
 from wayfare.api.functions._nested import array_from
 from wayfare.api.functions._new import (
     allocate,
-    check_device,
+    filled,
     fitting,
     flat_ints,
     like,
     made,
+    read_device,
     read_dtype,
     read_number,
     read_size,
 )
 from wayfare.api.functions._public import add_method, as_dtype_of, named
+from wayfare.core.device import Device, backend
 from wayfare.core.dispatch import apply
+from wayfare.core.dlpack import shared
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, DTypeError, OperationError, ShapeError
 from wayfare.core.mode import UNUSUAL, called_by_user, executor
 from wayfare.core.numpy_math import Array
@@ -38,6 +41,10 @@ __all__ = [
 ]  # fmt: skip
 
 
+# DLPack's number of the kind of device.
+_CUDA = 2
+
+
 # -- from data ---------------------------------------------------------------------------------------------
 
 
@@ -48,36 +55,37 @@ def tensor(
 
     Python floats become the default dtype, ints int64, bools bool; arrays and tensors keep theirs.
     """
-    check_device(device)
     if isinstance(data, Tensor):
         copy = apply(REGISTRY["clone"], (data.detach(),))
-        return as_dtype_of(copy, read_dtype("tensor", dtype, data.dtype)).requires_grad_(requires_grad)
-    return made(array_from(data, dtype, "tensor", copy=True), requires_grad)
+        copy = as_dtype_of(copy, read_dtype("tensor", dtype, data.dtype))
+        return (copy if device is None else copy.to(device)).requires_grad_(requires_grad)
+    return made(array_from(data, dtype, "tensor", copy=True), requires_grad, read_device(device))
 
 
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """`data` as a tensor, sharing its memory (and its history) where no conversion is needed."""
-    check_device(device)
     if isinstance(data, Tensor):
-        return as_dtype_of(data, read_dtype("as_tensor", dtype, data.dtype))
+        out = as_dtype_of(data, read_dtype("as_tensor", dtype, data.dtype))
+        return out if device is None else out.to(device)
+    if hasattr(data, "__cuda_array_interface__"):
+        return as_tensor(from_dlpack(data), dtype, device)
     if isinstance(data, np.ndarray):
         _tell_of_sharing("as_tensor")
         data = data.view()  # of memory that is not the new tensor's own
-    return made(_shared(array_from(data, dtype, "as_tensor", copy=False)))
+    return made(_shared(array_from(data, dtype, "as_tensor", copy=False)), device=read_device(device))
 
 
 def asarray(
     obj: Any, *, dtype: Any = None, device: Any = None, copy: bool | None = None, requires_grad: bool = False
 ) -> Tensor:
     """`obj` as a tensor; `copy=True` always copies, `copy=False` refuses to, None copies where it must."""
-    check_device(device)
     if copy:
-        return tensor(obj, dtype=dtype, requires_grad=requires_grad)
+        return tensor(obj, dtype=dtype, device=device, requires_grad=requires_grad)
     if hasattr(obj, "__dlpack__") and not isinstance(obj, (Tensor, np.ndarray)):
         obj = from_dlpack(obj)
     elif isinstance(obj, (bytes, bytearray, memoryview)):
         obj = frombuffer(obj, dtype=dtype or default_dtype())
-    out = as_tensor(obj, dtype)
+    out = as_tensor(obj, dtype, device)
     source = obj._array if isinstance(obj, Tensor) else obj
     if copy is False and not (isinstance(source, np.ndarray) and np.shares_memory(source, out._array)):
         raise ArgumentError(f"asarray: copy=False, but {type(obj).__name__} cannot become {out.spec} without a copy")
@@ -105,7 +113,7 @@ def from_numpy(ndarray: Array) -> Tensor:
 
 def _shared(array: Array) -> Array:
     """An array that others hold too; a read-only view if its elements overlap in memory."""
-    if 0 in array.strides and elements_overlap(array):
+    if array.__class__ is np.ndarray and 0 in array.strides and elements_overlap(array):
         array = array.view()
         array.flags.writeable = False
     return array
@@ -120,17 +128,20 @@ def _tell_of_sharing(name: str) -> None:
 def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None) -> Tensor:
     """A tensor on the memory of any object that speaks DLPack (`torch.Tensor`, `np.ndarray`, …)."""
     _tell_of_sharing("from_dlpack")
-    check_device(device)
     if not hasattr(ext_tensor, "__dlpack__"):
         raise ArgumentTypeError(f"from_dlpack: {type(ext_tensor).__name__} has no __dlpack__ method",
                                 fix="Give the tensor itself, not a capsule made from it.")  # fmt: skip
+    place = None if device is None else Device(device)
     try:
-        array = np.from_dlpack(ext_tensor, copy=copy)
+        if ext_tensor.__dlpack_device__()[0] == _CUDA:
+            array = backend("cuda").from_dlpack(ext_tensor)
+        else:
+            array = shared(ext_tensor, copy)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise OperationError(f"from_dlpack: {type(ext_tensor).__name__} cannot be shared: {error}") from None
     if array.dtype not in OF_NUMPY:
         as_dtype(array.dtype, op="from_dlpack")
-    return made(_shared(array))
+    return made(_shared(array), device=place)
 
 
 def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, requires_grad: bool = False) -> Tensor:
@@ -182,11 +193,12 @@ def empty(
 def _filled(
     op: str, make: Any, size: Sequence[Any], named: dict[str, Any], dtype: Any, device: Any, requires_grad: bool
 ) -> Tensor:
-    check_device(device)
     extra = set(named) - {"size"}
     if extra:
         raise ArgumentTypeError(f"{op}: unknown argument {extra.pop()!r}")
-    shape = read_size(op, size, named.get("size"))
+    shape, place = read_size(op, size, named.get("size")), read_device(device)
+    if place is not None:
+        return filled(op, shape, read_dtype(op, dtype), make is np.ones, place, requires_grad)
     return made(allocate(op, make, shape, read_dtype(op, dtype)), requires_grad)
 
 
@@ -195,12 +207,13 @@ def full(
     requires_grad: bool = False, pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
     """A tensor with `fill_value` everywhere; its dtype follows from the value unless given."""
-    check_device(device)
     if isinstance(fill_value, Tensor) and dtype is None:
         dtype = fill_value.dtype
     value = read_number("full", "fill_value", fill_value)
     wanted = read_dtype("full", dtype, scalar_dtype(value))
-    shape = read_size("full", (size,))
+    shape, place = read_size("full", (size,)), read_device(device)
+    if place is not None:
+        return filled("full", shape, wanted, fitting("full", value, wanted), place, requires_grad)
     return made(allocate("full", np.full, shape, wanted, fitting("full", value, wanted)), requires_grad)
 
 
@@ -209,7 +222,7 @@ def empty_strided(
     requires_grad: bool = False, pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
     """A tensor of undefined numbers laid out in memory by the given strides (in elements)."""
-    check_device(device)
+    place = read_device(device)
     shape, steps = read_size("empty_strided", (size,)), flat_ints("empty_strided", "a stride", (stride,))
     if len(shape) != len(steps):
         raise ShapeError(f"empty_strided: {len(shape)} sizes and {len(steps)} strides")
@@ -218,6 +231,9 @@ def empty_strided(
     wanted = read_dtype("empty_strided", dtype)
     span = 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, steps, strict=True))
     memory = allocate("empty_strided", np.empty, (span,), wanted)
+    if place is not None:
+        row = made(memory, device=place)
+        return row.as_strided(shape, steps).detach().requires_grad_(requires_grad)
     array = np.lib.stride_tricks.as_strided(memory, shape, [s * wanted.itemsize for s in steps])
     return made(array, requires_grad)
 
@@ -227,14 +243,13 @@ def empty_permuted(
     device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
     """A tensor of undefined numbers whose dimensions lie in memory in the order `physical_layout`."""
-    check_device(device)
     shape = read_size("empty_permuted", (size,))
     order = flat_ints("empty_permuted", "a dimension", (physical_layout,))
     if sorted(order) != list(range(len(shape))):
         raise ArgumentError(f"empty_permuted: {list(order)} is not an order of {len(shape)} dimensions")
     wanted = read_dtype("empty_permuted", dtype)
     memory = allocate("empty_permuted", np.empty, tuple(shape[d] for d in order), wanted)
-    return made(memory.transpose(np.argsort(order).tolist()), requires_grad)
+    return made(memory.transpose(np.argsort(order).tolist()), requires_grad, read_device(device))
 
 
 def zeros_like(
@@ -243,7 +258,8 @@ def zeros_like(
 ) -> Tensor:  # fmt: skip
     """Zeros of the shape and dtype of `input`."""
     check_tensor("zeros_like", input)
-    return like(input, zeros(input.shape, dtype=dtype or input.dtype, device=device, requires_grad=requires_grad))
+    place = device or input.device
+    return like(input, zeros(input.shape, dtype=dtype or input.dtype, device=place, requires_grad=requires_grad))
 
 
 def ones_like(
@@ -252,7 +268,8 @@ def ones_like(
 ) -> Tensor:  # fmt: skip
     """Ones of the shape and dtype of `input`."""
     check_tensor("ones_like", input)
-    return like(input, ones(input.shape, dtype=dtype or input.dtype, device=device, requires_grad=requires_grad))
+    place = device or input.device
+    return like(input, ones(input.shape, dtype=dtype or input.dtype, device=place, requires_grad=requires_grad))
 
 
 def empty_like(
@@ -261,7 +278,8 @@ def empty_like(
 ) -> Tensor:  # fmt: skip
     """Undefined numbers of the shape and dtype of `input`."""
     check_tensor("empty_like", input)
-    return like(input, empty(input.shape, dtype=dtype or input.dtype, device=device, requires_grad=requires_grad))
+    place = device or input.device
+    return like(input, empty(input.shape, dtype=dtype or input.dtype, device=place, requires_grad=requires_grad))
 
 
 def full_like(
@@ -270,7 +288,8 @@ def full_like(
 ) -> Tensor:  # fmt: skip
     """`fill_value` everywhere, in the shape and dtype of `input`."""
     check_tensor("full_like", input)
-    out = full(input.shape, fill_value, dtype=dtype or input.dtype, device=device, requires_grad=requires_grad)
+    place = device or input.device
+    out = full(input.shape, fill_value, dtype=dtype or input.dtype, device=place, requires_grad=requires_grad)
     return like(input, out)
 
 
@@ -278,10 +297,10 @@ def full_like(
 
 
 def _new_method(name: str, make: Any) -> None:
-    def new(self: Tensor, *args: Any, dtype: Any = None, **options: Any) -> Tensor:
-        return like(self, make(*args, dtype=dtype or self.dtype, **options))
+    def new(self: Tensor, *args: Any, dtype: Any = None, device: Any = None, **options: Any) -> Tensor:
+        return like(self, make(*args, dtype=dtype or self.dtype, device=device or self.device, **options))
 
-    doc = f"Like `wf.{name}`, with the dtype of this tensor unless told otherwise."
+    doc = f"Like `wf.{name}`, with the dtype and on the device of this tensor unless told otherwise."
     add_method(f"new_{name}", named(new, f"new_{name}", doc))
 
 
@@ -294,8 +313,9 @@ for _name, _make in {
 def _new_tensor(
     self: Tensor, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
-    """Like `wf.tensor(data)`, with the dtype of this tensor unless told otherwise."""
-    return like(self, tensor(data, dtype=dtype or self.dtype, device=device, requires_grad=requires_grad))
+    """Like `wf.tensor(data)`, with the dtype and on the device of this tensor unless told otherwise."""
+    place = device or self.device
+    return like(self, tensor(data, dtype=dtype or self.dtype, device=place, requires_grad=requires_grad))
 
 
 add_method("new_tensor", _new_tensor)

@@ -6,17 +6,19 @@ import math
 
 import numpy as np
 
+from wayfare.api.autocast import follows_autocast
 from wayfare.api.functions._along import check_floating, check_tensor, check_tensors
 from wayfare.api.functions._public import as_dtype_of, common_dtype
 from wayfare.api.functions.arithmetic import sqrt
 from wayfare.api.functions.elementwise import isfinite, where
 from wayfare.api.functions.matrix_norms import vector_norm
 from wayfare.api.functions.reduce import sum as total
+from wayfare.core.autocast import FLOAT32
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import ArgumentError, DTypeError, OperationError, ShapeError
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import broadcast
-from wayfare.core.tensor import Tensor, wrap
+from wayfare.core.tensor import Tensor, beside
 
 __all__ = ["cdist", "pairwise_distance", "cosine_similarity", "pdist"]
 
@@ -49,10 +51,11 @@ def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     if p < 0:
         raise OperationError(f"pdist: p must not be negative, it is {p}")
     first, second = np.triu_indices(input.shape[0], 1)
-    difference = input.index_select(0, wrap(first)) - input.index_select(0, wrap(second))
+    difference = input.index_select(0, beside(input, first)) - input.index_select(0, beside(input, second))
     return _length("pdist", difference, p)
 
 
+@follows_autocast(FLOAT32)
 def cdist(
     x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = "use_mm_for_euclid_dist_if_necessary"
 ) -> Tensor:

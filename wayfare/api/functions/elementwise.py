@@ -6,8 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from wayfare.api.functions._along import check_tensor
 from wayfare.api.functions._public import (
     add_method,
@@ -26,7 +24,7 @@ from wayfare.api.functions.index import nonzero
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import DTypeError, OperationError
 from wayfare.core.op import REGISTRY
-from wayfare.core.spec import bool_, uint8
+from wayfare.core.spec import bool_, limits_of, uint8
 from wayfare.core.tensor import Tensor
 
 __all__ = [
@@ -170,7 +168,7 @@ def nan_to_num(
     check_tensor("nan_to_num", input)
     if not input.dtype.is_floating_point:
         return promoted(_OPS["add"], (input, False)) if input.dtype is bool_ else promoted(_OPS["add"], (input, 0))
-    limits = np.finfo(input.dtype.numpy)
+    limits = limits_of(input.dtype)
     attrs = {
         "nan": 0.0 if nan is None else nan,
         "posinf": float(limits.max) if posinf is None else posinf,

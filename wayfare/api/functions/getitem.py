@@ -15,6 +15,8 @@ import numpy as np
 from wayfare.api.functions._guard import tensor_advice
 from wayfare.api.functions._new import fitting
 from wayfare.api.functions._public import add_method, as_dtype_of
+from wayfare.core.constant import constant
+from wayfare.core.device import BACKENDS
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, DTypeError, IndexRangeError, ShapeError
 from wayfare.core.inplace import check_writable, move_into
@@ -22,7 +24,7 @@ from wayfare.core.mode import UNUSUAL, current, executor
 from wayfare.core.native import as_view
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import Shape, bool_, int32, int64
-from wayfare.core.tensor import Tensor, constant, to_tensor, wrap
+from wayfare.core.tensor import Tensor, to_tensor, wrap
 from wayfare.core.write_clock import note_write
 from wayfare.ops.indexing.advanced import check_bounds, full_index
 from wayfare.ops.movement.index import Entry, Index, numpy_index
@@ -44,7 +46,7 @@ def get(self: Tensor, index: Any) -> Tensor:
     if kind is slice and self.ndim:
         start, stop, step = bounds_of(index, self.shape[0])
         return apply(_SLICE, (self,), {"dim": 0, "start": start, "stop": stop, "step": step})  # type: ignore[no-any-return]
-    if kind is Tensor and index.dtype in _NUMBERED and index.ndim and self.ndim:
+    if kind is Tensor and not BACKENDS and index.dtype in _NUMBERED and index.ndim and self.ndim:
         return apply(_INDEX, (self, index), {"dims": (0,)})  # type: ignore[no-any-return]
     basic, picked = take_apart(self, index)
     if not picked:
@@ -142,6 +144,8 @@ def take_apart(x: Tensor, index: Any) -> Parts:
                 picked.append((out, part))
                 dim += 1
                 out += 1
+    if BACKENDS and picked and x.device.type != "cpu":
+        picked = [(place, part.to(x.device)) for place, part in picked]
     return tuple(basic), picked
 
 
@@ -219,7 +223,7 @@ def _places_in(mask: Tensor, shape: Shape, dim: int) -> tuple[Tensor, ...]:
 
 def put(self: Tensor, index: Any, value: Any) -> None:
     """`self[index] = value`."""
-    by_ops = not executor().works_on_arrays
+    by_ops = not executor().works_on_arrays or (bool(BACKENDS) and self.device.type != "cpu")
     if by_ops and _fills(self, index, value):
         check_writable(self, "x[...] = value")
         self.masked_fill_(index.reshape((*index.shape, *(1,) * (self.ndim - index.ndim))), value)
@@ -227,6 +231,8 @@ def put(self: Tensor, index: Any, value: Any) -> None:
     basic, picked = take_apart(self, index)
     check_writable(self, "x[...] = value")
     value = _as_value(self, value, exact=bool(picked))
+    if BACKENDS and value.device != self.device:
+        value = value.to(self.device)
     if by_ops or (current().grad and (value.requires_grad or self.requires_grad)):
         _put_recorded(self, basic, picked, value)
         return

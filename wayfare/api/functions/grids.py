@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.api.functions._new import check_device, made, read_dtype, read_int, read_number
+from wayfare.api.functions._new import made, read_device, read_dtype, read_int, read_number
 from wayfare.api.functions.join import stack
 from wayfare.api.functions.shape import expanded, reshaped
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import ArgumentTypeError, OperationError, ShapeError
-from wayfare.core.op import REGISTRY, memory_error, no_memory
+from wayfare.core.op import REGISTRY
+from wayfare.core.op_failure import memory_error, no_memory
 from wayfare.core.spec import default_dtype, float64, int64
 from wayfare.core.tensor import Tensor
 
@@ -29,7 +30,6 @@ def arange(
     pin_memory: bool = False, **named: Any,
 ) -> Tensor:  # fmt: skip
     """`arange(start=0, end, step=1)`: numbers from start up to, not including, end; int64 if all are ints."""
-    check_device(device)
     start, end, step = _bounds(args, named)
     whole = not any(isinstance(v, float) for v in (start, end, step))
     kind = read_dtype("arange", dtype, int64 if whole else default_dtype())
@@ -50,7 +50,7 @@ def arange(
         array = np.arange(count) * step + start
     except (MemoryError, ValueError):
         raise no_memory("arange", (count,), kind.numpy) from None
-    return made(array.astype(kind.numpy, copy=False), requires_grad)
+    return made(array.astype(kind.numpy, copy=False), requires_grad, read_device(device))
 
 
 def _bounds(args: Sequence[Any], named: dict[str, Any]) -> tuple[Any, Any, Any]:
@@ -77,9 +77,9 @@ def linspace(
     requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
     """`steps` evenly spaced numbers from start to end, both included."""
-    check_device(device)
     kind = read_dtype("linspace", dtype)
-    return made(_evenly("linspace", start, end, steps, kind.rank == 1).astype(kind.numpy), requires_grad)
+    numbers = _evenly("linspace", start, end, steps, kind.rank == 1)
+    return made(numbers.astype(kind.numpy), requires_grad, read_device(device))
 
 
 def logspace(
@@ -87,11 +87,10 @@ def logspace(
     device: Any = None, requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
     """`base` to the power of `steps` evenly spaced numbers from start to end."""
-    check_device(device)
     kind = read_dtype("logspace", dtype)
     exponents = _evenly("logspace", start, end, steps, kind.rank == 1)
     with np.errstate(all="ignore"):
-        return made(np.power(float(base), exponents).astype(kind.numpy), requires_grad)
+        return made(np.power(float(base), exponents).astype(kind.numpy), requires_grad, read_device(device))
 
 
 def _evenly(op: str, start: Any, end: Any, steps: int, whole: bool) -> Any:
@@ -117,14 +116,13 @@ def eye(
     requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
     """A matrix with ones on the diagonal and zeros elsewhere."""
-    check_device(device)
     rows = read_int("eye", "n", n)
     columns = rows if m is None else read_int("eye", "m", m)
     if rows < 0 or columns < 0:
         raise OperationError(f"eye: sizes must not be negative, given {rows} and {columns}")
     kind = read_dtype("eye", dtype)
     try:
-        return made(np.eye(rows, columns, dtype=kind.numpy), requires_grad)
+        return made(np.eye(rows, columns, dtype=kind.numpy), requires_grad, read_device(device))
     except (MemoryError, ValueError):
         raise no_memory("eye", (rows, columns), kind.numpy) from None
 
@@ -144,7 +142,6 @@ def triu_indices(
 
 
 def _triangle_indices(op: str, cut: Any, row: int, col: int, offset: int, dtype: Any, device: Any) -> Tensor:
-    check_device(device)
     if row < 0 or col < 0:
         raise OperationError(f"{op}: sizes must not be negative, given {row} and {col}")
     try:
@@ -153,7 +150,8 @@ def _triangle_indices(op: str, cut: Any, row: int, col: int, offset: int, dtype:
         raise memory_error(op, error) from None
     except ValueError:  # more than NumPy can count
         raise no_memory(op, (row, col), bool) from None
-    return made(np.stack(found).astype(read_dtype(op, dtype, int64).numpy, copy=False))
+    made_of = np.stack(found).astype(read_dtype(op, dtype, int64).numpy, copy=False)
+    return made(made_of, device=read_device(device))
 
 
 def _vectors(op: str, tensors: Sequence[Any]) -> tuple[Tensor, ...]:
@@ -204,8 +202,8 @@ def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> T
     if r < 0:
         raise OperationError(f"combinations: r must not be negative, but is {r}")
     if r == 0:
-        return made(np.empty(0, input.dtype.numpy))
+        return made(np.empty(0, input.dtype.numpy), device=input.device)
     choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     chosen = np.array(list(choose(range(input.shape[0]), r)), np.int64).reshape(-1, r)
-    rows = apply(REGISTRY["index_select"], (input, made(chosen.reshape(-1))), {"dim": 0})
+    rows = apply(REGISTRY["index_select"], (input, made(chosen.reshape(-1), device=input.device)), {"dim": 0})
     return reshaped(rows, chosen.shape)

@@ -9,9 +9,11 @@ import numpy as np
 
 from wayfare.api.functions._public import add_method, common_dtype, method, operand
 from wayfare.core.config import settings
+from wayfare.core.device import BACKENDS, address
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, NoSuchDimensionError
-from wayfare.core.spec import DType, Size, as_dtype, default_dtype, normal_dim, promote
+from wayfare.core.spec import DType, Size, as_dtype, default_dtype, limits_of, normal_dim, promote
 from wayfare.core.tensor import Tensor
+from wayfare.core.write_clock import owner_of
 from wayfare.ops.movement.windows import memory_of
 
 __all__ = [
@@ -98,27 +100,35 @@ def _is_signed(self: Tensor) -> bool:
     return self.dtype.is_signed
 
 
+def _laid_out(self: Tensor, how: str) -> Any:
+    """The array, for a look at how it lies in memory and not at its numbers, which are not copied from a GPU."""
+    return self._read(how) if not BACKENDS or self.is_cpu else self._array
+
+
 def _stride(self: Tensor, dim: int | None = None) -> tuple[int, ...] | int:
     """How many elements apart in memory neighbours along each dimension (or along `dim`) are."""
-    array = self._read("stride()")
+    array = _laid_out(self, "stride()")
     steps = tuple(s // array.itemsize for s in array.strides)
     return steps if dim is None else steps[normal_dim("stride", dim, self.ndim)]
 
 
 def _storage_offset(self: Tensor) -> int:
     """Where in the memory it shares its first element is, counted in elements."""
-    found = memory_of(self._read("storage_offset()"))
+    array = _laid_out(self, "storage_offset()")
+    if array.__class__ in BACKENDS:
+        return int((address(array) - address(owner_of(array))) // array.itemsize)
+    found = memory_of(array)
     return 0 if found is None else found[1]
 
 
 def _is_contiguous(self: Tensor, memory_format: Any = None) -> bool:
     """Do its rows lie one after the other in memory?"""
-    return bool(self._read("is_contiguous()").flags.c_contiguous)
+    return bool(_laid_out(self, "is_contiguous()").flags.c_contiguous)
 
 
 def _data_ptr(self: Tensor) -> int:
     """The address of its first element."""
-    return int(self._read("data_ptr()").__array_interface__["data"][0])
+    return address(_laid_out(self, "data_ptr()"))
 
 
 _METHODS: dict[str, Callable[..., Any]] = {
@@ -142,12 +152,12 @@ class finfo:
         kind = default_dtype() if type is None else as_dtype(type, op="finfo")
         if not kind.is_floating_point:
             raise ArgumentTypeError(f"finfo: {kind} is not a floating-point dtype", fix="Use wf.iinfo for integers.")
-        limits = np.finfo(kind.numpy)
+        limits = limits_of(kind)
         self.dtype = kind.name
         self.bits = int(limits.bits)
         self.eps, self.max, self.min = float(limits.eps), float(limits.max), float(limits.min)
         self.tiny = self.smallest_normal = float(limits.tiny)
-        self.resolution = float(limits.resolution)
+        self.resolution = 10.0 ** -int(limits.precision)
 
     def __repr__(self) -> str:
         return (

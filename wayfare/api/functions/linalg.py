@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from wayfare.api.autocast import follows_autocast
 from wayfare.api.functions import decompose, systems
 from wayfare.api.functions._along import check_tensor, check_tensors
 from wayfare.api.functions._linalg import identity, lower, reshaped, run, stretched, total, turned
@@ -14,11 +15,12 @@ from wayfare.api.functions._public import add_method, as_dtype_of, common_dtype,
 from wayfare.api.functions.decompose import QR, PackedLU, PackedLUAndInfo, householder_product, reflect, unpack_lu
 from wayfare.api.functions.matmul import matmul
 from wayfare.api.functions.systems import matrix_power
+from wayfare.core.autocast import FLOAT32_ON_CPU
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import ShapeError
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import broadcast, normal_dim
-from wayfare.core.tensor import Tensor, wrap
+from wayfare.core.tensor import Tensor, beside
 from wayfare.ops.linalg._matrix import check_matrix
 
 __all__ = [
@@ -61,6 +63,7 @@ class SolutionAndMatrix(NamedTuple):
 
 
 @method
+@follows_autocast(FLOAT32_ON_CPU)
 def trace(input: Tensor) -> Tensor:
     """The sum of the diagonal of a matrix."""
     check_tensor("trace", input)
@@ -86,7 +89,7 @@ def slogdet(input: Tensor) -> SignAndLog:
 def logdet(input: Tensor) -> Tensor:
     """The logarithm of the determinant: -inf if it is 0, nan if it is negative."""
     sign, logarithm = run("slogdet", input)
-    nan = stretched(wrap(np.full((), np.nan, input.dtype.numpy)), *sign.shape)
+    nan = stretched(beside(input, np.full((), np.nan, input.dtype.numpy)), *sign.shape)
     return apply(REGISTRY["where"], (sign < 0, nan, logarithm))  # type: ignore[no-any-return]
 
 
@@ -172,7 +175,7 @@ def svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> SVDWithV:
     if not compute_uv:
         check_tensor("svd", input)
         *lead, rows, columns = input.shape
-        zeros = (wrap(np.zeros((*lead, n, n), input.dtype.numpy)) for n in (rows, columns))
+        zeros = (beside(input, np.zeros((*lead, n, n), input.dtype.numpy)) for n in (rows, columns))
         return SVDWithV(next(zeros), run("svdvals", input), next(zeros))
     u, s, vh = decompose.svd(input, full_matrices=not some)
     return SVDWithV(u, s, turned(vh))
@@ -218,7 +221,7 @@ def lu_solve(b: Tensor, LU_data: Tensor, LU_pivots: Tensor) -> Tensor:
 def lu_unpack(LU_data: Tensor, LU_pivots: Tensor, unpack_data: bool = True, unpack_pivots: bool = True) -> decompose.LU:
     """P, L and U from the packed form; what is not asked for is empty."""
     p, l, u = unpack_lu(LU_data, LU_pivots)
-    nothing = wrap(np.zeros(0, LU_data.dtype.numpy))
+    nothing = beside(LU_data, np.zeros(0, LU_data.dtype.numpy))
     data = (l, u) if unpack_data else (nothing, nothing)
     return decompose.LU(p if unpack_pivots else nothing, *data)
 
@@ -252,7 +255,7 @@ def powers(x: Tensor, count: int) -> Tensor:
     if x.ndim == 0:
         x = reshaped(x, 1)
     column = reshaped(x, *x.shape, 1)
-    ones = stretched(wrap(np.ones((), x.dtype.numpy)), *column.shape)
+    ones = stretched(beside(x, np.ones((), x.dtype.numpy)), *column.shape)
     if count < 2:
         return ones if count else stretched(ones, *x.shape, 1)[..., :0]
     pieces = [ones, stretched(column, *x.shape, count - 1)]

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.api.autocast import follows_autocast
 from wayfare.api.functions._guard import tensor_advice
 from wayfare.api.functions._public import add_method, method, promoted
+from wayfare.core.autocast import LOWER, LOWER_ON_CUDA, WIDEST_ON_CUDA
 from wayfare.core.dispatch import apply, apply2
 from wayfare.core.errors import ArgumentTypeError, ShapeError
 from wayfare.core.native import as_op
@@ -88,18 +90,21 @@ def bmm(input: Tensor, mat2: Tensor) -> Tensor:
 
 
 @method
+@follows_autocast(LOWER_ON_CUDA)
 def mv(input: Tensor, vec: Tensor) -> Tensor:
     """The product of a matrix and a vector."""
     return _of_ranks("mv", input, vec, 2, 1)
 
 
 @method
+@follows_autocast(WIDEST_ON_CUDA)
 def dot(input: Tensor, tensor: Tensor) -> Tensor:
     """The dot product of two vectors."""
     return _of_ranks("dot", input, tensor, 1, 1)
 
 
 @method
+@follows_autocast(WIDEST_ON_CUDA)
 def vdot(input: Tensor, other: Tensor) -> Tensor:
     """The dot product of two vectors (for real numbers the same as `dot`)."""
     return _of_ranks("vdot", input, other, 1, 1)
@@ -162,30 +167,35 @@ def _added(input: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
 
 
 @method(inplace=True)
+@follows_autocast(LOWER)
 def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """`beta * input + alpha * (mat1 @ mat2)`."""
     return _added(input, mm(mat1, mat2), beta, alpha)
 
 
 @method(inplace=True)
+@follows_autocast(LOWER)
 def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """`beta * input + alpha * (mat @ vec)`."""
     return _added(input, mv(mat, vec), beta, alpha)
 
 
 @method(inplace=True)
+@follows_autocast(LOWER)
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """`beta * input + alpha * outer(vec1, vec2)`."""
     return _added(input, outer(vec1, vec2), beta, alpha)
 
 
 @method(inplace=True)
+@follows_autocast(LOWER)
 def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """`beta * input + alpha * bmm(batch1, batch2)`."""
     return _added(input, bmm(batch1, batch2), beta, alpha)
 
 
 @method(inplace=True)
+@follows_autocast(LOWER)
 def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """`beta * input + alpha * (the sum of the products of two stacks of matrices)`."""
     batch1, batch2 = _checked("addbmm", batch1, batch2)

@@ -1,11 +1,14 @@
-"""Settings of PyTorch that change nothing here: results are deterministic, in full precision, on the CPU."""
+"""Settings of PyTorch: where tensors are made, how precise products are on a GPU; and one that changes nothing, because
+results are deterministic."""
 
 from __future__ import annotations
 
 import warnings
 
+from wayfare.core.config import settings
+from wayfare.core.device import Device, change_default_device, default_device
 from wayfare.core.errors import ArgumentTypeError
-from wayfare.core.spec import CPU, Device
+from wayfare.core.mode import executor
 
 __all__ = [
     "get_default_device", "set_default_device", "set_float32_matmul_precision", "use_deterministic_algorithms",
@@ -15,24 +18,26 @@ _PRECISIONS = ("highest", "high", "medium")
 
 
 def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
-    """Nothing to switch: equal inputs give equal results, on one machine with as many threads."""
+    """Nothing to switch: equal inputs give equal results, on one machine with as many threads. GPUs: docs/gpu.md."""
     if not isinstance(mode, bool):
         raise ArgumentTypeError(f"use_deterministic_algorithms: mode must be a bool, not {type(mode).__name__}")
 
 
 def set_float32_matmul_precision(precision: str) -> None:
-    """Nothing to switch: products of float32 matrices always have the precision "highest"."""
+    """"high" and "medium" let a GPU multiply float32 matrices in TF32; the CPU always has the precision "highest"."""
     if precision not in _PRECISIONS:
         warnings.warn(f"set_float32_matmul_precision: {precision!r} is not one of {', '.join(_PRECISIONS)}",
                       stacklevel=3)  # fmt: skip
+        return
+    settings.allow_tf32 = precision != "highest"
 
 
 def set_default_device(device: Device | str | None) -> None:
-    """Nothing to switch: tensors are made on the CPU. Another device is an error."""
-    if device is not None:
-        Device(device)
+    """Where new tensors of this thread are made; None: on the CPU, as at first."""
+    executor().changes(None, "it sets the default device")
+    change_default_device(device)
 
 
 def get_default_device() -> Device:
-    """The CPU."""
-    return CPU
+    """Where new tensors of this thread are made."""
+    return default_device()

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.api.functions._new import check_device, read_dtype, read_int, read_number, read_size
+from wayfare.api.functions._new import read_device, read_dtype, read_int, read_number, read_size
 from wayfare.api.functions._public import as_dtype_of, common_dtype, method
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, DTypeError, OperationError, ShapeError
 from wayfare.core.generator import Generator, key_for
 from wayfare.core.op import REGISTRY
-from wayfare.core.spec import DType, Shape, default_dtype, int64
+from wayfare.core.spec import DType, Shape, default_dtype, int64, limits_of
 from wayfare.core.tensor import Tensor
 
 __all__ = [
@@ -23,9 +23,11 @@ __all__ = [
 _OPS = REGISTRY
 
 
-def draw(op: str, requires_grad: bool = False, **attrs: Any) -> Tensor:
-    """A tensor from a random record without inputs."""
-    out = apply(_OPS[op], (), attrs)
+def draw(op: str, requires_grad: bool = False, device: Any = None, **attrs: Any) -> Tensor:
+    """A tensor from a random record without inputs. A key gives the same numbers for every device."""
+    out, place = apply(_OPS[op], (), attrs), read_device(device)
+    if place is not None:
+        out = out.to(place)
     return out.requires_grad_() if requires_grad else out  # type: ignore[no-any-return]
 
 
@@ -56,15 +58,15 @@ def rand_like(
     memory_format: Any = None, generator: Generator | None = None,
 ) -> Tensor:  # fmt: skip
     """Uniform draws from [0, 1) in the shape and dtype of `input`."""
-    return _uniform("rand_like", input.shape, generator, dtype or input.dtype, device, requires_grad)
+    return _uniform("rand_like", input.shape, generator, dtype or input.dtype, device or input.device, requires_grad)
 
 
 def _uniform(op: str, shape: Shape, generator: Any, dtype: Any, device: Any, requires_grad: bool) -> Tensor:
-    check_device(device)
     wanted = check_floating(op, read_dtype(op, dtype))
     return draw(
         "random_uniform",
         requires_grad,
+        device,
         key=key_for(generator),
         shape=tuple(shape),
         dtype=wanted,
@@ -86,17 +88,16 @@ def randn_like(
     memory_format: Any = None, generator: Generator | None = None,
 ) -> Tensor:  # fmt: skip
     """Normal draws in the shape and dtype of `input`."""
-    return _normal("randn_like", input.shape, generator, dtype or input.dtype, device, requires_grad)
+    return _normal("randn_like", input.shape, generator, dtype or input.dtype, device or input.device, requires_grad)
 
 
 def _normal(
     op: str, shape: Shape, generator: Any, dtype: Any, device: Any, requires_grad: bool,
     mean: float = 0, std: float = 1,
 ) -> Tensor:  # fmt: skip
-    check_device(device)
     wanted = check_floating(op, read_dtype(op, dtype))
     attrs = {"key": key_for(generator), "shape": tuple(shape), "dtype": wanted, "mean": mean, "std": std}
-    return draw("random_normal", requires_grad, **attrs)
+    return draw("random_normal", requires_grad, device, **attrs)
 
 
 def randint(
@@ -122,14 +123,13 @@ def integers(
     requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
     """Whole numbers from low up to high, which it leaves out."""
-    check_device(device)
     if low >= high:
         raise OperationError(f"{op}: there is no number from {low} up to, not including, {high}")
     least, most = _range_of(dtype)
     if low < least or high - 1 > most:
         raise OperationError(f"{op}: {dtype} does not hold all numbers from {low} up to, not including, {high}",
                              fix=f"Stay within {least} and {most}, or draw int64.")  # fmt: skip
-    return draw("random_integers", requires_grad, key=key_for(generator), shape=tuple(shape), dtype=dtype,
+    return draw("random_integers", requires_grad, device, key=key_for(generator), shape=tuple(shape), dtype=dtype,
                 low=low, high=high)  # fmt: skip
 
 
@@ -137,8 +137,11 @@ def _range_of(dtype: DType) -> tuple[int, int]:
     """The smallest and the largest whole number of a dtype."""
     if dtype.rank == 0:
         return 0, 1
-    limits: Any = (np.finfo if dtype.is_floating_point else np.iinfo)(dtype.numpy)
-    return int(limits.min), int(limits.max)
+    if dtype.is_floating_point:
+        limits = limits_of(dtype)
+        return int(float(limits.min)), int(float(limits.max))
+    whole = np.iinfo(dtype.numpy)
+    return int(whole.min), int(whole.max)
 
 
 def randint_like(
@@ -151,7 +154,8 @@ def randint_like(
         raise ArgumentTypeError("randint_like: takes (input, high) or (input, low, high)")
     low, high = (read_int("randint_like", "a bound", b) for b in ([0, *bounds] if len(bounds) == 1 else bounds))
     wanted = read_dtype("randint_like", dtype, input.dtype)
-    return integers("randint_like", low, high, input.shape, generator, wanted, device, requires_grad)
+    place = device or input.device
+    return integers("randint_like", low, high, input.shape, generator, wanted, place, requires_grad)
 
 
 def randperm(
@@ -159,11 +163,10 @@ def randperm(
     requires_grad: bool = False, pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
     """The numbers from 0 to n - 1 in random order; int64 unless told otherwise."""
-    check_device(device)
     count = read_int("randperm", "n", n)
     if count < 0:
         raise OperationError(f"randperm: n must not be negative, but is {count}")
-    return draw("random_permutation", requires_grad, key=key_for(generator), n=count,
+    return draw("random_permutation", requires_grad, device, key=key_for(generator), n=count,
                 dtype=read_dtype("randperm", dtype, int64))  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from wayfare.core.errors import OperationError
 from wayfare.core.generator import Generator, key_for
 from wayfare.core.inplace import check_writable
 from wayfare.core.op import REGISTRY
-from wayfare.core.spec import float64
+from wayfare.core.spec import float64, limits_of
 from wayfare.core.tensor import Tensor
 
 __all__: list[str] = []
@@ -104,7 +104,7 @@ def _end_of(x: Tensor) -> int:
     """One more than the largest whole number up to which the dtype holds every one."""
     kind = x.dtype
     if kind.rank == 2:
-        return (2 << int(np.finfo(kind.numpy).nmant)) + 1
+        return (2 << int(limits_of(kind).nmant)) + 1
     return 2 if kind.rank == 0 else min(int(np.iinfo(kind.numpy).max) + 1, 2**63 - 1)
 
 

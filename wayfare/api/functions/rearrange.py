@@ -166,7 +166,7 @@ def _index_of_repeats(repeats: Tensor) -> Tensor:
     counts = repeats._read("repeat_interleave")
     if counts.ndim != 1 or counts.dtype.kind not in "iu" or counts.min(initial=0) < 0:
         raise OperationError(f"repeat_interleave: repeats must be whole numbers from 0 on, not {repeats.spec}")
-    return made(np.repeat(np.arange(counts.size, dtype=np.int64), counts))
+    return made(np.repeat(np.arange(counts.size, dtype=np.int64), counts), device=repeats.device)
 
 
 # -- diagonals and triangles -------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from wayfare.api.functions._public import as_dtype_of, method, promoted
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import ArgumentTypeError, OperationError
 from wayfare.core.op import REGISTRY
-from wayfare.core.spec import broadcast, default_dtype, float16, float32, int64, normal_dim, normal_dims
+from wayfare.core.spec import NARROW, broadcast, default_dtype, float32, int64, normal_dim, normal_dims
 from wayfare.core.tensor import Tensor
 
 __all__ = [
@@ -73,8 +73,8 @@ def nanmean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: An
     """The mean over `dim` of what is not NaN."""
     input = cast_first("nanmean", input, dtype)
     check_floating("nanmean", input)
-    if input.dtype is float16:  # which cannot hold a count above 65,504
-        return as_dtype_of(nanmean(as_dtype_of(input, float32), dim, keepdim), float16)
+    if input.dtype in NARROW:  # which cannot hold a large count
+        return as_dtype_of(nanmean(as_dtype_of(input, float32), dim, keepdim), input.dtype)
     count = sum(promoted(REGISTRY["eq"], (input, input)), dim, keepdim)
     return promoted(REGISTRY["div"], (sum(_without_nan(input), dim, keepdim), count))
 

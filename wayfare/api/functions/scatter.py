@@ -9,11 +9,12 @@ import numpy as np
 from wayfare.api.functions._new import fitting
 from wayfare.api.functions._public import as_dtype_of, common_dtype, method, operand
 from wayfare.api.functions.index import as_index, reshaped, same_dtype
+from wayfare.core.constant import constant
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, OperationError, ShapeError
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import int32, int64, normal_dim
-from wayfare.core.tensor import Tensor, constant, to_tensor, wrap
+from wayfare.core.tensor import Tensor, beside, to_tensor
 
 __all__ = [
     "bucketize", "gather", "index_reduce", "isin", "scatter", "scatter_add", "scatter_reduce", "searchsorted",
@@ -51,12 +52,12 @@ def _sources(op: str, input: Tensor, dim: int, index: Tensor, src: Any) -> tuple
     x = input if input.ndim else _rows(apply(_OPS["clone"], (input,)))
     if not isinstance(src, Tensor):
         number = constant(fitting(op, operand(src, op), input.dtype), input.dtype.numpy)
-        return x, index, apply(_OPS["expand"], (number,), {"shape": tuple(index.shape)}), dim
+        return x, index, apply(_OPS["expand"], (number.to(x.device),), {"shape": tuple(index.shape)}), dim
     same_dtype(op, input, src)
     src = _rows(src)
     if src.ndim != index.ndim or any(n < i for n, i in zip(src.shape, index.shape, strict=False)):
         if index.shape.numel() == 0:
-            return x, index, wrap(np.zeros(tuple(index.shape), input.dtype.numpy)), dim
+            return x, index, beside(x, np.zeros(tuple(index.shape), input.dtype.numpy)), dim
         raise ShapeError(f"{op}: the source {src.spec} must have the dimensions of the index {index.spec} and be "
                          "no smaller")  # fmt: skip
     if src.shape != index.shape:
@@ -118,7 +119,8 @@ def _reduced(op: str, input: Tensor, dim: int, index: Tensor, src: Any, reduce: 
         return apply(_OPS["clone"], (input,))  # type: ignore[no-any-return]
     start = x
     if not include_self:
-        neutral = apply(_OPS["expand"], (constant(_neutral(reduce, x), x.dtype.numpy),), {"shape": tuple(index.shape)})
+        number = constant(_neutral(reduce, x), x.dtype.numpy).to(x.device)
+        neutral = apply(_OPS["expand"], (number,), {"shape": tuple(index.shape)})
         start = apply(_OPS["scatter"], (x, index, neutral), {"dim": dim})
     out = apply(_OPS[_FOLDS[reduce]], (start, index, src), {"dim": dim})
     if reduce == "mean":
@@ -141,7 +143,7 @@ def _neutral(reduce: str, x: Tensor) -> float:
 
 
 def _divided(x: Tensor, index: Tensor, src: Tensor, dim: int, total: Tensor, include_self: bool) -> Tensor:
-    one = constant(1, x.dtype.numpy)
+    one = constant(1, x.dtype.numpy).to(x.device)
     base = apply(_OPS["expand"], (one,), {"shape": tuple(x.shape)})
     ones = apply(_OPS["expand"], (one,), {"shape": tuple(index.shape)})
     if not include_self:

@@ -8,6 +8,7 @@ from typing import Any
 
 from wayfare.api.functions._new import either, flat_ints, read_int
 from wayfare.api.functions._public import add_method, add_property, method, named
+from wayfare.core.device import BACKENDS
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import ArgumentError, OperationError, ShapeError
 from wayfare.core.mode import UNUSUAL, executor
@@ -397,9 +398,13 @@ def as_strided(input: Tensor, size: Sequence[int], stride: Sequence[int], storag
         raise ArgumentError(f"as_strided: {len(shape)} sizes and {len(steps)} strides")
     if any(n < 0 for n in (*shape, *steps)):
         raise OperationError(f"as_strided: no size or stride can be negative, given {list(shape)} and {list(steps)}")
-    array = input._read("as_strided()")
-    found = memory_of(array)
-    offset = 0 if storage_offset is None else storage_offset - (0 if found is None else found[1])
+    if BACKENDS and not input.is_cpu:
+        array, begins = input._array, input.storage_offset()
+    else:
+        array = input._read("as_strided()")
+        found = memory_of(array)
+        begins = 0 if found is None else found[1]
+    offset = 0 if storage_offset is None else storage_offset - begins
     layout = tuple(s // array.itemsize for s in array.strides)
     attrs = {"size": shape, "stride": steps, "offset": offset, "layout": layout}
     try:

@@ -12,7 +12,7 @@ from wayfare.core.dispatch import apply
 from wayfare.core.errors import IndexRangeError, OperationError
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import normal_dim
-from wayfare.core.tensor import Tensor, wrap
+from wayfare.core.tensor import Tensor, beside
 
 __all__ = [
     "sort", "argsort", "msort", "topk", "kthvalue", "median", "nanmedian", "mode",
@@ -102,12 +102,12 @@ def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> ValuesAndIndice
 # -- distinct values ----------------------------------------------------------------------------------------------
 
 
-def _answers(values: Any, inverse: Any, counts: Any, return_inverse: bool, return_counts: bool) -> Any:
-    out = [wrap(np.asarray(values, order="C"))]
+def _answers(input: Tensor, values: Any, inverse: Any, counts: Any, return_inverse: bool, return_counts: bool) -> Any:
+    out = [beside(input, np.asarray(values, order="C"))]
     if return_inverse:
-        out.append(wrap(np.asarray(inverse, dtype=np.int64, order="C")))
+        out.append(beside(input, np.asarray(inverse, dtype=np.int64, order="C")))
     if return_counts:
-        out.append(wrap(np.asarray(counts, dtype=np.int64, order="C")))
+        out.append(beside(input, np.asarray(counts, dtype=np.int64, order="C")))
     return out[0] if len(out) == 1 else tuple(out)
 
 
@@ -123,11 +123,11 @@ def unique(
     if dim is not None:
         d = _slice_dim("unique", input, dim)
         values, inverse, counts = np.unique(array, axis=d, return_inverse=True, return_counts=True)
-        return _answers(values, inverse.reshape(-1), counts, return_inverse, return_counts)
+        return _answers(input, values, inverse.reshape(-1), counts, return_inverse, return_counts)
     if not return_inverse and not return_counts:
-        return wrap(np.unique(array, equal_nan=False))
+        return beside(input, np.unique(array, equal_nan=False))
     values, inverse, counts = np.unique(array, return_inverse=True, return_counts=True, equal_nan=False)
-    return _answers(values, inverse.reshape(array.shape), counts, return_inverse, return_counts)
+    return _answers(input, values, inverse.reshape(array.shape), counts, return_inverse, return_counts)
 
 
 def _slice_dim(name: str, input: Tensor, dim: int) -> int:
@@ -160,5 +160,6 @@ def unique_consecutive(
     counts = np.diff(starts, append=len(rows))
     inverse = np.cumsum(new) - 1
     if d is None:
-        return _answers(array.reshape(-1)[starts], inverse.reshape(array.shape), counts, return_inverse, return_counts)
-    return _answers(np.take(array, starts, axis=d), inverse, counts, return_inverse, return_counts)
+        values, inverse = array.reshape(-1)[starts], inverse.reshape(array.shape)
+        return _answers(input, values, inverse, counts, return_inverse, return_counts)
+    return _answers(input, np.take(array, starts, axis=d), inverse, counts, return_inverse, return_counts)

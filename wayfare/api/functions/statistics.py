@@ -8,16 +8,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from wayfare.api.autocast import follows_autocast
 from wayfare.api.functions._along import check_floating, check_tensor
 from wayfare.api.functions._public import as_dtype_of, method
 from wayfare.api.functions.reduce import sum as count
 from wayfare.api.functions.sort import sort
+from wayfare.core.autocast import FLOAT32_ON_CPU
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import DTypeError, NotSupportedError, OperationError
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import REGISTRY
-from wayfare.core.spec import int64, normal_dim
-from wayfare.core.tensor import Tensor, to_tensor, wrap
+from wayfare.core.spec import int64, normal_dim, widened
+from wayfare.core.tensor import Tensor, beside, to_tensor, wrap
 
 __all__ = ["quantile", "nanquantile", "histc", "histogram", "histogramdd", "bincount", "cov", "corrcoef"]
 
@@ -60,7 +62,7 @@ def _quantile(
 
 
 def _fractions(name: str, input: Tensor, q: Any) -> Tensor:
-    wanted = q if isinstance(q, Tensor) else as_dtype_of(to_tensor(q, op=name), input.dtype)
+    wanted = q if isinstance(q, Tensor) else as_dtype_of(to_tensor(q, op=name), input.dtype).to(input.device)
     if wanted.dtype is not input.dtype:
         raise OperationError(f"{name}: q must have the dtype of the input, {input.dtype}, not {wanted.dtype}")
     if wanted.ndim > 1:
@@ -98,6 +100,7 @@ def _neighbours(points: Tensor, interpolation: str) -> tuple[Tensor, Tensor, Any
 
 
 @method
+@follows_autocast(FLOAT32_ON_CPU)
 def quantile(
     input: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
 ) -> Tensor:
@@ -106,6 +109,7 @@ def quantile(
 
 
 @method
+@follows_autocast(FLOAT32_ON_CPU)
 def nanquantile(
     input: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
 ) -> Tensor:
@@ -141,8 +145,9 @@ def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
         raise OperationError(f"histc: bins must be positive, it is {bins}")
     array = input._read("histc()")
     low, high = _range("histc", array, float(min), float(max))
+    array, made = widened(array), array.dtype
     counts = _bin_counts(array.reshape(-1), bins, low, high, None)
-    return wrap(counts.astype(array.dtype))
+    return beside(input, counts.astype(made))
 
 
 def _bin_counts(values: Array, bins: int, low: float, high: float, weight: Array | None) -> Array:
@@ -167,7 +172,7 @@ def histogram(
     weights = None if weight is None else _weights("histogram", input, weight, input.shape)
     edges = [bins if isinstance(bins, Tensor) else int(bins)]
     counts, made = _histogram("histogram", flat, edges, per_dim, weights, density)
-    return Histogram(wrap(counts), wrap(made[0]))
+    return Histogram(beside(input, counts), beside(input, made[0]))
 
 
 def histogramdd(
@@ -189,7 +194,7 @@ def histogramdd(
         per_dim = list(zip(flat[::2], flat[1::2], strict=True))
     weights = None if weight is None else _weights("histogramdd", input, weight, input.shape[:-1])
     counts, made = _histogram("histogramdd", points, edges, per_dim, weights, density)
-    return Histogram(wrap(counts), tuple(wrap(e) for e in made))
+    return Histogram(beside(input, counts), tuple(beside(input, e) for e in made))
 
 
 def _weights(name: str, input: Tensor, weight: Tensor, shape: tuple[int, ...]) -> Array:
@@ -249,12 +254,12 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     if minlength < 0:
         raise OperationError(f"bincount: minlength must not be negative, it is {minlength}")
     if weights is None:
-        return wrap(np.bincount(array, minlength=minlength).astype(np.int64, copy=False))
+        return beside(input, np.bincount(array, minlength=minlength).astype(np.int64, copy=False))
     given = weights._read("bincount()")
     if given.shape != array.shape:
         raise OperationError(f"bincount: weights of {weights.spec} do not fit an input of {input.spec}")
     kind = np.float32 if given.dtype == np.float32 else np.float64
-    return wrap(np.bincount(array, given, minlength=minlength).astype(kind))
+    return beside(input, np.bincount(array, given, minlength=minlength).astype(kind))
 
 
 # -- covariance ---------------------------------------------------------------------------------------------------

@@ -6,11 +6,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from wayfare.api.functions._new import fitting, read_number, read_size
 from wayfare.api.functions._public import add_method, as_dtype_of, named
 from wayfare.api.functions.shape import squeeze, stretched_shape, swapaxes, swapdims, t, transpose, unsqueeze
+from wayfare.core.device import BACKENDS, zeros_beside
 from wayfare.core.dispatch import apply2
 from wayfare.core.errors import InPlaceError, OperationError, ShapeError
 from wayfare.core.inplace import check_history, check_writable, move_into, set_history, stand_alone
@@ -36,6 +35,8 @@ def _copy(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
     """Write the values of `src` (broadcast, converted) into this tensor; gradients flow to `src`."""
     check_writable(self, "copy_")
     source = as_dtype_of(to_tensor(src, op="copy_"), self.dtype)
+    if BACKENDS and source.device != self.device:
+        source = source.to(self.device)
     stretched_shape("copy_", source, self.shape)
     return write_values(self, source, "copy_")
 
@@ -98,7 +99,7 @@ def _resize(self: Tensor, *sizes: Any, memory_format: Any = None) -> Tensor:
     if found is not None and found[1] + count <= found[0].size:
         self._array = found[0][found[1] : found[1] + count].reshape(shape)
     else:
-        fresh = np.empty(count, self._array.dtype)
+        fresh = zeros_beside(self._array, (count,), self._array.dtype)
         kept = min(count, self._array.size)
         fresh[:kept] = self._array.reshape(-1)[:kept]
         self._array = fresh.reshape(shape)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.api.functions._new import check_device, made, read_dtype, read_int
+from wayfare.api.functions._new import made, read_dtype, read_int
 from wayfare.core.errors import ArgumentError
 from wayfare.core.tensor import Tensor
 
@@ -27,7 +27,6 @@ def _window(name: str, M: int, weights: Weights, sym: bool, options: dict[str, A
     unknown = set(options) - {"dtype", "layout", "device", "requires_grad"}
     if unknown:
         raise ArgumentError(f"{name}: unknown argument {unknown.pop()!r}")
-    check_device(options.get("device"))
     kind = read_dtype(name, options.get("dtype"))
     if kind.name not in ("float32", "float64"):
         raise ArgumentError(f"{name}: a window is of float32 or float64, not {kind}")

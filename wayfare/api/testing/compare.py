@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.core.spec import DType, as_dtype, float16, float32, float64
+from wayfare.core.spec import DType, as_dtype, bfloat16, float16, float32, float64
 from wayfare.core.tensor import Tensor
 
 # (rtol, atol) by dtype, as in PyTorch.
 TOLERANCES: dict[DType, tuple[float, float]] = {
     float16: (1e-3, 1e-5),
+    bfloat16: (1.6e-2, 1e-5),
     float32: (1.3e-6, 1e-5),
     float64: (1e-7, 1e-7),
 }
@@ -57,7 +58,7 @@ def _compare(at: str, a: Any, b: Any, rtol: Any, atol: Any, equal_nan: bool, che
 
 
 def _array(value: Any) -> Any:
-    return value.detach().numpy() if isinstance(value, Tensor) else np.asarray(value)
+    return value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
 
 
 def _tolerances(x: Any, y: Any) -> tuple[float, float]:

@@ -15,7 +15,7 @@ import numpy as np
 from wayfare.autograd.backward import backward, grad
 from wayfare.core.dispatch import apply, tensor_ops
 from wayfare.core.op import Op, Sample, joint
-from wayfare.core.spec import spec_of
+from wayfare.core.spec import FLOAT_KINDS, spec_of
 from wayfare.core.tensor import Tensor, wrap
 
 
@@ -128,7 +128,7 @@ def check_gradient(op: Op) -> None:
         def total(arrays: list[Any], seeds: list[Any] = seeds, attrs: dict[str, Any] = sample.attrs) -> float:
             values = _listed(op.forward(*arrays, **attrs))
             chosen = [values[i] for i in (op.differentiable_outputs or range(len(values)))]
-            floats = [v for v in map(np.asarray, chosen) if v.dtype.kind == "f"]
+            floats = [v for v in map(np.asarray, chosen) if v.dtype.kind in FLOAT_KINDS]
             return sum(float((v * s).sum()) for v, s in zip(floats, seeds, strict=True))
 
         for i in positions:
@@ -172,7 +172,7 @@ def check_second_gradient(op: Op) -> None:
 
 def _stack_of(x: Any, size: int, rng: Any) -> Any:
     """Rows alike in domain: the sample itself, scaled a little if it is made of fractions."""
-    if x.dtype.kind == "f" and not np.all(x == np.round(x)):
+    if x.dtype.kind in FLOAT_KINDS and not np.all(x == np.round(x)):
         return np.stack([x * (1 + 0.05 * rng.uniform()) for _ in range(size)])
     return np.stack([x] * size)
 

@@ -18,22 +18,23 @@ from typing import Any
 from wayfare.batch.analysis.context_managers import Manager, manager_before, may_catch
 from wayfare.core.callsite import INSIDE
 
-# The ids of the code objects at the bottom of an example's stack: the search ends there. (A code object is found by its
-# id, because its hash is computed anew each time, of all that is in it.)
-_EXAMPLE_CODES: set[int] = set()
-
 # (start, end, managers): instruction offsets; if there are managers, the range counts only if one of them may catch.
 Ranges = tuple[tuple[int, int, tuple[Manager, ...]], ...]
-# id of a code object → (the code object, its ranges)
-_Known = dict[int, tuple[CodeType, Ranges]]
+# id of a code object → (its ranges, the code object). (Its hash is computed anew each time, of all that is in it.)
+_Known = dict[int, tuple[Ranges, CodeType]]
 _TRY_RANGES: _Known = {}
 _UPDATE_RANGES: _Known = {}
 _MOST = 4096
+# The code objects at the bottom of an example's stack, whose "ranges" are `_BOTTOM`: the search ends there.
+_EXAMPLE_CODES: list[CodeType] = []
+_BOTTOM: Ranges = ((0, 0, ()),)
 
 
 def ends_search(code: CodeType) -> None:
     """Frames of this code are at the bottom of an example's stack."""
-    _EXAMPLE_CODES.add(id(code))
+    _EXAMPLE_CODES.append(code)
+    _TRY_RANGES.clear()
+    _UPDATE_RANGES.clear()
 
 
 def in_try(frame: FrameType | None) -> bool:
@@ -49,16 +50,19 @@ def in_update(frame: FrameType | None) -> bool:
 def _is_within(frame: FrameType | None, known: _Known, find: Callable[[CodeType], Ranges]) -> bool:
     while frame is not None:
         code = frame.f_code
-        if id(code) in _EXAMPLE_CODES:
-            return False
         found = known.get(id(code))
         if found is None:
-            if len(known) >= _MOST:
+            if len(known) >= _MOST or not known:
                 known.clear()
-            found = known[id(code)] = code, () if INSIDE[code.co_filename] else find(code)
-        if found[1]:
+                known.update({id(last): (_BOTTOM, last) for last in _EXAMPLE_CODES})
+                continue
+            found = known[id(code)] = () if INSIDE[code.co_filename] else find(code), code
+        ranges = found[0]
+        if ranges:
+            if ranges is _BOTTOM:
+                return False
             at = frame.f_lasti
-            for start, end, managers in found[1]:
+            for start, end, managers in ranges:
                 if start <= at < end and (not managers or any([may_catch(m, frame) for m in managers])):
                     return True
         frame = frame.f_back

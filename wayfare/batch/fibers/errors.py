@@ -87,7 +87,7 @@ def find_failed_call(error: Exception, calls: list[Call], segment: Segment) -> E
     """Run the calls of a failed group one by one: the first that fails, as a FailedCall; else the group's error."""
     signature = calls[0].signature
     for call in calls:
-        rows = [segment.gather((v,), False)[0] for v in call.inputs]
+        rows: list[Any] = [segment.locate((v,), False)[0] for v in call.inputs]
         extras = [] if call.extra is None else [call.extra]
         try:
             signature.run(signature, 1, [wrap(r) for r in rows], [False] * len(rows), extras)

@@ -22,7 +22,7 @@ from wayfare.batch.analysis.exception_scopes import in_try, in_update
 from wayfare.batch.fibers.errors import FailedCall, name_example
 from wayfare.batch.fibers.example import Example
 from wayfare.batch.record.call import Value
-from wayfare.core.callsite import is_debugged
+from wayfare.core.callsite import is_debugged, user_frame
 from wayfare.core.mode import STATE, Mode, set_mode
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ _ORDER = attrgetter("order")
 
 class Hub:
     """Resumes the examples of a session, and runs their pending calls when none can go on."""
+
+    __slots__ = ("__dict__", "__weakref__", "current")  # the native module knows where the running example is
 
     def __init__(self, session: PendingCalls) -> None:
         self._session = session
@@ -97,13 +99,16 @@ class Hub:
             # No other example may run meanwhile: it is this one's turn, or a debugger steps through it.
             self._session.flush(None if value is None else [value])
             return
-        if self._has_side_effects(example) or in_update(sys._getframe(1)):
+        frame = user_frame(2)
+        if self._has_side_effects(example) or in_update(frame):
             # Other examples would see what it wrote to Python objects, and it would see theirs: run only its own calls.
             self._session.flush(None if value is None else [value], only=True)
             return
         example.waits_for = value
         self._waiting.append(example)
-        self._session.note_wait()
+        if frame is not None:
+            self._session.note_wait(frame)
+            del frame  # of the caller: it must not be held while others run
         self._suspend(example)
 
     def _has_side_effects(self, example: Example | None) -> bool:
@@ -294,8 +299,8 @@ class Hub:
             example.fiber = greenlet(example.body, self._greenlet)
             # A new greenlet starts without context variables: give it those of the caller.
             example.fiber.gr_context = contextvars.copy_context()
+            set_mode(example.mode)  # one that goes on sets its mode itself
         self.current = example
-        set_mode(example.mode)
         plain = STATE.example
         example.fiber.switch()
         STATE.example = plain

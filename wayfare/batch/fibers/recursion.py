@@ -38,17 +38,27 @@ _RESERVE = 1024 * 1024
 _NO_LIMIT = 1 << 62
 
 
-class _Room(threading.local):
+class _Room:
     """What is known about the stack of a thread."""
 
-    blocks = 0  # how many `room_for_recursion` blocks it is in
-    levels = 0  # how many levels fit on its stack now
-    seen: Any = None  # the stack limits that `levels` and `raised` were computed for
-    raised: Any = None  # the raised limits; None if there is nothing to raise
-    known = False  # True if the following are set
-    size = 0  # bytes of its stack at the start; 0 if unknown
-    can_grow = 0  # bytes it can grow to with a raised limit; 0 if it cannot grow
-    before: Any = None  # the stack limit before it was raised
+    __slots__ = ("before", "blocks", "can_grow", "known", "levels", "raised", "seen", "size")
+
+    def __init__(self) -> None:
+        self.blocks = 0  # how many `room_for_recursion` blocks it is in
+        self.levels = 0  # how many levels fit on its stack now
+        self.seen: Any = None  # the stack limits that `levels` and `raised` were computed for
+        self.raised: Any = None  # the raised limits; None if there is nothing to raise
+        self.known = False  # True if the following are set
+        self.size = 0  # bytes of its stack at the start; 0 if unknown
+        self.can_grow = 0  # bytes it can grow to with a raised limit; 0 if it cannot grow
+        self.before: Any = None  # the stack limit before it was raised
+
+
+class _Here(threading.local):
+    """The stack of this thread."""
+
+    def __init__(self) -> None:
+        self.room = _Room()
 
 
 class _Limits:
@@ -85,7 +95,7 @@ class _Limits:
                 self._set = rest if self._levels else 0
 
 
-_HERE = _Room()
+_HERE = _Here()
 _LIMITS = _Limits()
 
 
@@ -100,14 +110,14 @@ class room_for_recursion:
     __slots__ = ()
 
     def __enter__(self) -> room_for_recursion:
-        here = _HERE
+        here = _HERE.room
         if not here.blocks:
             _open(here)
         here.blocks += 1
         return self
 
     def __exit__(self, *error: object) -> None:
-        here = _HERE
+        here = _HERE.room
         here.blocks -= 1
         if not here.blocks:
             _close(here)
@@ -118,17 +128,27 @@ def _open(here: _Room) -> None:
         here.known = True
         here.size, here.can_grow = _stack()
         here.levels = _levels_in(here.size)
-    if here.can_grow:
+    if here.can_grow and (here.raised is None or not _raise_limit(here)):
         now = resource.getrlimit(resource.RLIMIT_STACK)
-        if now != here.seen:
+        if now != here.seen or here.raised is not None:
             _plan(here, now)
-        if here.raised is not None:
-            try:
-                resource.setrlimit(resource.RLIMIT_STACK, here.raised)
-                here.before = now
-            except (OSError, ValueError):
+            if here.raised is not None and not _raise_limit(here):
                 here.raised, here.levels = None, _levels_in(now[0])
     _LIMITS.enter(here.levels)
+
+
+def _raise_limit(here: _Room) -> bool:
+    """Raise the limit of the stack. False if that is not possible, or if the limit was not the planned one."""
+    try:
+        # One call of the system: it sets the limit, and says what it was.
+        before = resource.prlimit(0, resource.RLIMIT_STACK, here.raised)
+        if before == here.seen:
+            here.before = before
+            return True
+        resource.setrlimit(resource.RLIMIT_STACK, before)
+    except (OSError, ValueError):
+        pass
+    return False
 
 
 def _plan(here: _Room, now: tuple[int, int]) -> None:

@@ -31,6 +31,7 @@ def paths_for(profile: FunctionProfile, examples: Sequence[Example]) -> Recorded
     mode = STATE.mode
     if (LOOPING and STATE.example is not None) or (mode is not None and (
         not mode.executor.works_on_arrays or mode.anomaly or mode.saved_hooks or mode.generator or mode.watcher
+        or mode.autocast
     )):  # fmt: skip
         return None
     function, args = examples[0].function, examples[0].args

@@ -9,6 +9,7 @@ import numpy as np
 
 from wayfare.batch.garbage_collection import COLLECTOR
 from wayfare.core.numpy_math import Array
+from wayfare.core.spec import FLOAT_KINDS
 from wayfare.ir.fuse.record import STOP
 from wayfare.ir.gradient import gradients, needed_from, standing_on
 from wayfare.ir.graph import Value, in_order, leaf, record, run, trace_ops
@@ -145,5 +146,5 @@ def _depend_on(values: Sequence[Value], wanted: Sequence[Value]) -> set[Value]:
         if op is not None and op.vjp is not None and any([v in reached for v in step.inputs]):
             with_grad = op.differentiable_outputs
             reached.update([v for i, v in enumerate(step.outputs)
-                            if v.dtype.kind == "f" and (with_grad is None or i in with_grad)])  # fmt: skip
+                            if v.dtype.kind in FLOAT_KINDS and (with_grad is None or i in with_grad)])  # fmt: skip
     return reached

@@ -46,6 +46,9 @@ _TIMED_AGAIN = 64
 _REPEATED = 2
 # After so many maps in a row without an example on a path, the next maps do not look for one; then twice as many.
 _FRUITLESS = 8
+# Of more than twice as many examples so many are looked at first: if they are all unlike, so are probably the others.
+_SAMPLE = 16
+_UNLIKE = "most examples have a signature of their own"
 # Runs that failed before the paths of an entry are given up.
 _FAILURES = 3
 
@@ -115,13 +118,11 @@ class RecordedPaths:
         if not self._budget.begin(None if always else loop_seconds, self._maps):
             stats.refused("along paths it took longer than the loop so far")
             return examples
-        rest: list[Example] = []
-        signed: list[Signed] = []
-        for example in examples:
-            try:
-                signed.append(Signed(example))
-            except (Opaque, TypeError):
-                rest.append(example)
+        if len(examples) > 2 * _SAMPLE and not self._any_alike(examples[:_SAMPLE]):
+            stats.refused(_UNLIKE)
+            self._note_success(False)
+            return examples
+        signed, rest = _signed(examples)
         if len(signed) < LEAST:
             if not signed:
                 self.reason = "its arguments are not tensors, numbers, or structures of these"
@@ -130,7 +131,7 @@ class RecordedPaths:
         hopeful = sum([alike[one.call.key] >= LEAST or bool(self._entries(one)) for one in signed])
         if 2 * hopeful < len(examples):
             # The session batches examples of different signatures too; taking a few out of it makes its groups smaller.
-            stats.refused("most examples have a signature of their own")
+            stats.refused(_UNLIKE)
             self._note_success(False)
             return examples
         self._exits.clear()
@@ -144,6 +145,22 @@ class RecordedPaths:
         if not always:
             self._budget.ended(timing, self._one * (stats.examples + stats.recorded), loop_seconds)
         return sorted([*rest, *[one.example for one in left]], key=lambda example: example.number)
+
+    def _any_alike(self, examples: list[Example]) -> bool:
+        """Whether at least half of some examples are like another one of them, or like one that was recorded. (To find
+        the signatures of all takes as long as running short examples.)"""
+        signed, rest = _signed(examples)
+        alike = Counter([one.call.key for one in signed])
+        hopeful = sum([alike[one.call.key] > 1 or bool(self._entries(one)) for one in signed])
+        return bool(rest) or 2 * hopeful >= len(examples)
+
+    def skip(self, maps: int) -> int:
+        """How many of the next maps would certainly not look for a path; they are counted as if they had happened."""
+        if not self.reason:
+            until = max(self._look_at, self._budget.paused_until)
+            maps = max(min(maps, until - self._maps - 1), 0)
+        self._maps += maps
+        return maps
 
     def _decide(self) -> bool:
         """Whether examples read values on recorded paths."""
@@ -326,6 +343,18 @@ class RecordedPaths:
                               stacklevel=outside_frames())  # fmt: skip
                 return False
         return True
+
+
+def _signed(examples: list[Example]) -> tuple[list[Signed], list[Example]]:
+    """Examples with their signatures, and those whose arguments have none."""
+    signed: list[Signed] = []
+    rest: list[Example] = []
+    for example in examples:
+        try:
+            signed.append(Signed(example))
+        except (Opaque, TypeError):
+            rest.append(example)
+    return signed, rest
 
 
 def _unbatchable(entry: Entry) -> str:

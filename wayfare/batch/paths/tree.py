@@ -10,6 +10,7 @@ from wayfare.batch.paths.functions import BlockFunction
 from wayfare.compiler.record.graph import Source
 from wayfare.compiler.replay.entry import Entry
 from wayfare.compiler.replay.trace_tree import Block
+from wayfare.core.spec import FLOAT_KINDS
 from wayfare.ir.graph import Value
 
 
@@ -90,7 +91,7 @@ def _differentiable_inputs(value: Value, cuts: dict[Value, tuple[bool, ...]]) ->
     stack = [value]
     while stack:
         v = stack.pop()
-        if v in seen or v.dtype.kind != "f":
+        if v in seen or v.dtype.kind not in FLOAT_KINDS:
             continue
         seen.add(v)
         op = v.step.op

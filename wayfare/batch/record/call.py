@@ -16,6 +16,7 @@ import numpy as np
 
 from wayfare.core.callsite import NO_LINE, Site, locate
 from wayfare.core.errors import GraphError
+from wayfare.core.spec import FLOAT_KINDS
 from wayfare.core.stand_in import StandIn, stand_in
 from wayfare.core.tensor import Tensor
 
@@ -41,7 +42,7 @@ class Row:
         self.shape = shape
         self.dtype = dtype
         self.layout = layout
-        self.is_float = dtype.kind == "f"
+        self.is_float = dtype.kind in FLOAT_KINDS
         size = dtype.itemsize
         strides = []
         for n in reversed(shape):

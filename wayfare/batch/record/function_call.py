@@ -8,6 +8,7 @@ pass through `chosen` in turn. Everything else is called as it is.
 from __future__ import annotations
 
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -67,14 +68,23 @@ def _run(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
 class _KnownCode:
     """What is known of the code of a function."""
 
-    __slots__ = ("code", "copied", "is_users", "owners")
+    __slots__ = ("_owners", "code", "copied", "count", "is_users")
 
     def __init__(self, function: types.FunctionType) -> None:
         self.code = function.__code__  # held, so that its id is not reused
         self.is_users = not (is_library_code(function) or is_stdlib_code(self.code))
         self.copied = copied_code(function, chosen) if self.is_users else None
-        # How many functions with this code, or owners of this method, were tried as opaque calls.
-        self.owners = 0
+        # The functions with this code, or owners of this method, that were tried as opaque calls and are still alive;
+        # and how many were tried.
+        self._owners: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.count = 0
+
+    def may_try(self, owner: Any) -> bool:
+        """Whether calls of this function, or of the method of this owner, may be tried as opaque calls."""
+        if owner not in self._owners and self.count < _MOST_OWNERS:
+            self._owners.add(owner)
+            self.count += 1
+        return owner in self._owners
 
 
 _KNOWN: dict[int, _KnownCode] = {}
@@ -130,8 +140,7 @@ def _choose(session: Any, called: Any, may_be_opaque: bool) -> Any:
         found = copy if owner is None else types.MethodType(copy, owner)
     if not may_be_opaque:
         return found
-    if known.is_users and known.owners < _MOST_OWNERS and (owner is None or isinstance(owner, Module)):
-        known.owners += 1
+    if known.is_users and (owner is None or isinstance(owner, Module)) and known.may_try(owner or called):
         found = _opaque_if_possible(session, called, found, function, owner)
     if len(session.callees) >= _MOST_CALLEES:
         session.callees.clear()

@@ -11,16 +11,18 @@ from weakref import ref
 
 import numpy as np
 
+from wayfare.batch.fibers.hub import Hub
 from wayfare.batch.record.call import Call, Row, Value, row_of_array
 from wayfare.batch.record.opaque_fast_path import MISSED, check_now
 from wayfare.batch.record.row_copy import RowCopies, RowCopy
 from wayfare.batch.session import Session
+from wayfare.core.constant import constant
 from wayfare.core.mode import STATE, Mode
 from wayfare.core.native import NATIVE, in_front_of_calls
 from wayfare.core.op import REGISTRY, Op
 from wayfare.core.stand_in import FAST_PATHS, StandIn
 from wayfare.core.structure_epoch import EPOCH
-from wayfare.core.tensor import Tensor, constant
+from wayfare.core.tensor import Tensor
 
 _STACK = REGISTRY["stack"]
 _new_value, _new_tensor = Value.__new__, Tensor.__new__
@@ -253,7 +255,7 @@ def install() -> None:
 
 if NATIVE is not None:
     NATIVE.set_up_recording(
-        StandIn, Call, Value, Row, RowCopy, RowCopies, Session, Mode, MISSED, check_now, _PARTS, EPOCH
+        StandIn, Call, Value, Row, RowCopy, RowCopies, Session, Mode, MISSED, check_now, _PARTS, EPOCH, Hub
     )
     Session.opaque_call = in_front_of_calls(Session.opaque_call, "opaque")  # type: ignore[method-assign]
 install()

@@ -62,8 +62,8 @@ class OpaqueCall:
 
     __slots__ = (
         "_batched_forms", "_traced", "captured", "captured_flags", "carries", "checks_values", "fits", "holds",
-        "in_front", "name", "outs", "over_steps", "owner", "plain", "plain_tuple", "result", "steps", "structure",
-        "views",
+        "in_front", "name", "outs", "over_steps", "owner", "plain", "plain_tuple", "result", "row_plans", "steps",
+        "structure", "views",
     )  # fmt: skip
 
     def __init__(self, owner: Any, function: Callable[..., Any], structure: Any, in_front: bool, name: str) -> None:
@@ -88,6 +88,8 @@ class OpaqueCall:
         self.over_steps: Callable[..., tuple[Tensor, ...]] | None = None
         self.holds: Callable[[], bool] = _always
         self._batched_forms: dict[Any, Any] = {}
+        # How groups of calls run natively (`run/row_plan.py`).
+        self.row_plans: dict[Any, Any] = {}
         # The trace: its inputs, the captured tensors, their values in the trace, and the results.
         self._traced: tuple[list[Value], list[Tensor], list[Value], list[Value]] = ([], [], [], [])
 
@@ -106,9 +108,16 @@ class OpaqueCall:
         """The function for a batch; `flags` tells which tensors have a batch dimension."""
         found = self._batched_forms.get(flags)
         if found is None:
-            dims = tuple(0 if flag else None for flag in flags)
-            found = self._batched_forms[flags] = QuietFused(_named(map_batch(self.call_flat, dims, 0), self.name))
+            found = self._batched_forms[flags] = self._fused_form(flags)
         return found
+
+    def _fused_form(self, flags: tuple[bool, ...]) -> QuietFused:
+        dims = tuple(0 if flag else None for flag in flags)
+        return QuietFused(_named(map_batch(self.call_flat, dims, 0), self.name))
+
+    def traced_over_rows(self, flags: tuple[bool, ...], tensors: list[Tensor], grad: bool) -> Any:
+        """A trace of the function for a batch of its own, with the sizes of these tensors; None if there is none."""
+        return self._fused_form(flags).find(tensors, grad)
 
     def as_traced(self, tensors: Sequence[Tensor], flags: tuple[bool, ...], size: int) -> Any:
         """Replay the traced ops one by one: what the function did when it was traced, not what it would do now."""

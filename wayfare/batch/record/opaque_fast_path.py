@@ -64,8 +64,7 @@ def fast_path_for(signature: Signature, owner: Any, args: tuple[Any, ...], rows:
     # An outside tensor of more than one number may be a parameter or a buffer: then the fast path checks for `_role`.
     may_have_role = tuple([v.__class__ is RowCopy and v.row.bytes > 8 for v in rows])
     constants = [None if kind != "constant" else part for kind, part in zip(shape, args, strict=True)]
-    # The native module compares no constants but None.
-    if _fits_native(signature, len(shape), len(rows)) and all([constant is None for constant in constants]):
+    if _fits_native(signature, len(shape), len(rows)):
         sorts = [_VALUE if sort == "value" else _MAY_HAVE_ROLE if role else _OUTSIDE
                  for sort, role in zip(_flat(shape), may_have_role, strict=True)]  # fmt: skip
         return NATIVE.FastPath(  # type: ignore[no-any-return]
@@ -73,6 +72,7 @@ def fast_path_for(signature: Signature, owner: Any, args: tuple[Any, ...], rows:
             opaque.holds, opaque.fits, tuple([v.row for v in rows]),
             tuple([part if isinstance(part, int) else _PARTS[part] for part in shape]), tuple(sorts),
             opaque.result is TENSOR, signature.checks_values, getattr(opaque.holds, "by_epoch", False),
+            tuple(constants),
         )  # fmt: skip
     factory = _fast_path_factory(
         shape, may_have_role, signature.carries, needs_grad, opaque.result is TENSOR, signature.checks_values

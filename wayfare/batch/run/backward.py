@@ -19,17 +19,21 @@ from wayfare.autograd.engine import add_up, by_rule, fit, prepare
 from wayfare.autograd.kept import FREED, unpack
 from wayfare.batch.function_profile import MapTiming
 from wayfare.batch.record.call import Array, Value
-from wayfare.batch.run.deferred_gemm import DeferredGemms
+from wayfare.batch.run.call_loops import how_many, place_rows
+from wayfare.batch.run.deferred_gemm import DeferredGemms, product_of
 from wayfare.batch.run.group import Group, Scattered, Shared, Slice, part_of
 from wayfare.batch.run.reachability import reachable_from
 from wayfare.batch.run.rematerialise import Rematerialised
+from wayfare.batch.run.row_group import Arena, RowGroup
 from wayfare.batch.run.segment import Segment
 from wayfare.codegen.routines import addresses as by_address
 from wayfare.codegen.routines.rows import Rows
+from wayfare.core import buffer_pool
 from wayfare.core.callsite import user_frame
 from wayfare.core.dispatch import record_one
 from wayfare.core.errors import GraphError
 from wayfare.core.mode import changed_mode, executor
+from wayfare.core.native import NATIVE
 from wayfare.core.node import Node
 from wayfare.core.op import REGISTRY, gradient_only, raw_ops
 from wayfare.core.tensor import Tensor, wrap
@@ -215,18 +219,17 @@ class _BackwardPass:
         # id of an outside tensor → its gradient
         self.leaves: dict[int, Any] = {}
         self._gemms = DeferredGemms()
+        # Arena of the results of native groups → that of the factors of their weight gradients.
+        self._arenas: dict[Any, Arena] = {}
 
     def _grad_of(self, group: Group, number: int) -> Array:
         found = self._grads.get((group.number, number))
         if found is None:
             row = group.signature.outs[number]
             size = 1 if group.single else group.calls
-            found = self._grads[group.number, number] = np.zeros((size, *row.shape), row.dtype)
-            step = len(group.signature.outs)
-            first = group.start + number
-            self._addresses[first : first + size * step : step] = (
-                np.arange(size) * row.bytes + found.__array_interface__["data"][0]
-            )
+            found = self._grads[group.number, number] = buffer_pool.empty((size, *row.shape), row.dtype)
+            found.fill(0)
+            place_rows(self._addresses, group.start + number, len(group.signature.outs), found)
         return found
 
     def add_to_value(self, value: Value, g: Any) -> None:
@@ -245,22 +248,46 @@ class _BackwardPass:
         given = [self._grads.pop((group.number, k), None) for k in range(len(group.signature.outs))]
         step = len(group.signature.outs)
         rows = self._reached[group.start : group.start + step * (1 if group.single else group.calls)]
-        if not rows.any():
+        if not how_many(rows):
             return
         group.mark_before(rows)
         reached: Any = None
-        if not rows.all():
+        if how_many(rows) < 2:
             by_call = rows.reshape((-1, step))
             reached = by_call.any(axis=1)
             parts = group.split_by_gradient(by_call, reached)
             if parts:
                 self._through_split(group, given, by_call, parts)
                 return
+        if group.__class__ is RowGroup and group.plan is not None:
+            if not self._through_rows(group, given, reached):
+                self._through_split(group, given, rows.reshape((-1, step)), [np.arange(group.calls)])
+            return
         pairs = [(out, g[0] if group.single else g) for out, g in zip(group.outputs, given, strict=False)
                  if g is not None and out._requires_grad]  # fmt: skip
         own = {id(leaf): i for i, leaf in enumerate(group.leaves) if group.sources[i] is not None}
         for i, g in self._pull(pairs, own).items():
             self._deliver(group.sources[i], g, reached if reached is None else group.of_input(i, reached))
+
+    def _through_rows(self, group: RowGroup, given: list[Any], reached: Array | None) -> bool:
+        """The same by the native program of a group; False if its calls must be computed again."""
+        group.check_saved()
+        whole = [np.zeros((group.calls, *row.shape), row.dtype) if g is None else g
+                 for g, row in zip(given, group.signature.outs, strict=True)]  # fmt: skip
+        found = group.input_grads(whole, self._arenas)
+        if found is None:
+            return False
+        grads, factors = found
+        if any([g is None for g in given]):
+            # Zeros stood for the gradients of unused outputs, and zero times infinity is NaN.
+            if not all([np.isfinite(g).all() for g in [*[g for _, g in grads], *[f.gradient for f in factors]]]):
+                return False
+        assert group.plan is not None
+        for f in factors:
+            self._gemms.add(product_of(f, group.plan.shared), f.gradient, f.x, self._to_outside)
+        for i, g in grads:
+            self._deliver(group.sources[i], g, reached)
+        return True
 
     def _through_split(self, group: Group, given: list[Any], by_call: Array, parts: list[Array]) -> None:
         """The same in parts: each part is recomputed and differentiated by itself.
@@ -321,14 +348,17 @@ class _BackwardPass:
     def _to_rows(self, source: Scattered, g: Array, reached: Array | None) -> None:
         for i, tensor in source.outside:
             if reached is None or reached[i]:
-                self._to_outside(tensor, g[i])
+                self._to_outside(tensor, np.array(g[i]))
         if not len(source.row_ids):
             return
-        self._reached[source.row_ids if reached is None else
-                      source.row_ids[reached if source.at is None else reached[source.at]]] = True  # fmt: skip
         for group, number in source.groups:
             if (group.number, number) not in self._grads:
                 self._grad_of(group, number)
+        if source.at is None and NATIVE is not None:
+            if NATIVE.add_rows(self._addresses, self._reached, source.row_ids, source.offsets, g, reached):
+                return
+        self._reached[source.row_ids if reached is None else
+                      source.row_ids[reached if source.at is None else reached[source.at]]] = True  # fmt: skip
         addresses = self._addresses[source.row_ids]
         if source.offsets is not None:
             addresses += source.offsets

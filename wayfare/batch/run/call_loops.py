@@ -5,7 +5,7 @@ They cost time for every recorded call, so the native module has them too (`nati
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import repeat
 from operator import attrgetter
 from typing import Any
@@ -193,14 +193,19 @@ def _reads_of(calls: list[Call], depth: int) -> set[int]:
     return found
 
 
-def _columns_of(calls: list[Call]) -> Iterable[tuple[Any, ...]]:
+def _columns_of(calls: list[Call]) -> list[tuple[Any, ...]]:
     """For each input of the calls, its rows."""
-    return zip(*[c.inputs for c in calls], strict=True)
+    return list(zip(*[c.inputs for c in calls], strict=True))
 
 
-def _rows_of(values: tuple[Any, ...]) -> tuple[Array, Array | None, int, int] | None:
-    """Where the rows of values lie: their ids, their offsets (None: all are zero), how many need a gradient, and the
-    distance between two ids if that is always the same and the offsets are equal, else 0.
+# ids of rows, offsets (None: all are zero), how many need a gradient, the distance between two ids if that is always
+# the same and the offsets are equal, else 0; if it is 0, the addresses; and if all need a gradient, too, the numbers of
+# the outputs that they belong to.
+Rows = tuple[Array, Array | None, int, int, Array | None, tuple[int, ...] | None]
+
+
+def _rows_of(values: tuple[Any, ...], addresses: Array, outputs: Array) -> Rows | None:
+    """Where the rows of values lie, by tables of the addresses of all rows and of their outputs (-1: none).
 
     None if not all are values of calls.
     """
@@ -211,7 +216,24 @@ def _rows_of(values: tuple[Any, ...]) -> tuple[Array, Array | None, int, int] | 
     step = ids[1] - ids[0] if len(ids) > 1 else 0
     regular = step > 0 and offsets.count(offsets[0]) == len(ids) and ids == list(range(ids[0], ids[-1] + 1, step))
     needed = [v.needs_grad for v in values].count(True)
-    return np.array(ids), np.array(offsets) if any(offsets) else None, needed, step if regular else 0
+    rows: Array = np.array(ids)
+    moved = np.array(offsets) if any(offsets) else None
+    if regular:
+        return rows, moved, needed, step, None, None
+    numbers = tuple(sorted(set(outputs[rows].tolist()) - {-1})) if needed == len(values) else None
+    return rows, moved, needed, 0, addresses[rows] + (0 if moved is None else moved), numbers
+
+
+def _place_rows(addresses: Array, start: int, step: int, array: Array) -> None:
+    """Enter the addresses of the rows of an array, from `start` on, `step` apart."""
+    size = len(array)
+    steps = np.arange(size) * (array.strides[0] if size > 1 else 0)
+    addresses[start : start + size * step : step] = steps + array.__array_interface__["data"][0]
+
+
+def _how_many(flags: Array) -> int:
+    """0 if none of the flags is set, 2 if all are, else 1."""
+    return 2 if flags.all() else 1 if flags.any() else 0
 
 
 def _mark_as_run(calls: list[Call], group: Any, start: int, step: int, live: list[ref[Tensor]]) -> None:
@@ -228,9 +250,11 @@ def _mark_as_run(calls: list[Call], group: Any, start: int, step: int, live: lis
 by_depth, one_after_another, reads_of = _by_depth, _one_after_another, _reads_of
 steps_of, order_rows = _steps_of, _order_rows
 columns_of, rows_of, mark_as_run, split_needed = _columns_of, _rows_of, _mark_as_run, _split_needed
+place_rows, how_many = _place_rows, _how_many
 if NATIVE is not None:
     NATIVE.set_up_loops(Call, Value, Steps, StackCalls)
     by_depth, one_after_another, reads_of = NATIVE.by_depth, NATIVE.one_after_another, NATIVE.reads_of
     steps_of, order_rows = NATIVE.steps_of, NATIVE.order_rows
     columns_of, rows_of = NATIVE.columns_of, NATIVE.rows_of
+    place_rows, how_many = NATIVE.place_rows, NATIVE.how_many
     mark_as_run, split_needed = NATIVE.mark_as_run, NATIVE.split_needed

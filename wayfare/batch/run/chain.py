@@ -7,7 +7,7 @@ of each weight. Rows are packed in order of time, the longest sequence first, so
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -58,7 +58,7 @@ class Chain(Group):
         # Step by sequence: has the sequence this step? The packed rows are its true elements, in order.
         self._mask: Array = np.arange(self.sizes[0]) < np.array(self.sizes)[:, None]
 
-    def columns(self, calls: list[Call]) -> Iterable[tuple[Any, ...]]:
+    def columns(self, calls: list[Call]) -> Sequence[tuple[Any, ...]]:
         """The inputs of all steps, and the states of the first."""
         states = zip(*[call.inputs[1:] for call in calls[: self.sizes[0]]], strict=True)
         return [tuple([call.inputs[0] for call in calls]), *states]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,22 +13,35 @@ from wayfare.codegen.runtime.gemm import matmul
 from wayfare.core.node import Node
 from wayfare.core.op import REGISTRY, raw_ops
 from wayfare.core.tensor import Tensor
-from wayfare.ir.fuse.record import FusedRecord
+from wayfare.ir.fuse.record import Factors, FusedRecord
 
 _LINEAR, _LINEAR_PLAIN = REGISTRY["linear"], REGISTRY["linear_plain"]
 # The gemm of a weight runs early when its operands have more elements than this.
 _MAX_DEFERRED = 16 * 1024 * 1024
 
 
+class _Product(NamedTuple):
+    """Whose gradients come from pairs of (output gradient, input): a weight, a bias (one of them may be None), and what
+    makes the gradient of the bias from the sum of the output gradients, if that is not the sum itself."""
+
+    weight: Tensor | None
+    bias: Tensor | None
+    finish: Callable[[Array], Array] | None = None
+
+    @property
+    def key(self) -> int:
+        """By the weight: there is one product for each."""
+        return id(self.weight if self.weight is not None else self.bias)
+
+
 class _DeferredGemm:
     """The deferred gemm for the gradient of one weight (and its bias): pairs of (output gradient, input)."""
 
-    __slots__ = ("bias", "pairs", "size", "weight")
+    __slots__ = ("of", "pairs", "size")
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self.weight = weight
-        self.bias = bias
-        self.pairs: list[tuple[Array, Array]] = []
+    def __init__(self, of: _Product) -> None:
+        self.of = of
+        self.pairs: list[tuple[Array, Array | None]] = []
         self.size = 0
 
 
@@ -51,10 +64,10 @@ class DeferredGemms:
         """
         op, edges = node.op, node.edges
         if op is _LINEAR or op is _LINEAR_PLAIN:
-            bias = edges[2] if len(edges) > 2 else None
-            if g.ndim != 2 or not self._can_defer(edges[1], bias, own):
+            of = _Product(edges[1], edges[2] if len(edges) > 2 else None)
+            if g.ndim != 2 or not self._can_defer(of, own):
                 return None
-            self._defer(edges[1], bias, g, kept[1], deliver)
+            self._defer(of, g, kept[1], deliver)
             left = (edges[0], *[None] * (len(edges) - 1))
             return left, by_rule(node, raw_ops, g, kept, left)
         fused = getattr(op.forward, "__self__", None)
@@ -63,29 +76,39 @@ class DeferredGemms:
         outputs = g if node.outs is not None else [g]
         if any([gi is None for gi in outputs[: len(fused.outputs)]]):
             return None  # a zero would stand for it, and zero times infinity is NaN
-        for f in fused.factors:
-            if not self._can_defer(edges[f.matrix], None if f.vector is None else edges[f.vector], own):
-                return None
+        products = [product_of(f, edges) for f in fused.factors]
+        if not all([self._can_defer(of, own) for of in products]):
+            return None
         grads, factors = fused.factored_grads([e is not None for e in edges], g, kept[0], kept[1:], **node.attrs)
-        for f in factors:
-            self._defer(edges[f.matrix], None if f.vector is None else edges[f.vector], f.gradient, f.x, deliver)
+        for of, f in zip(products, factors, strict=True):
+            self._defer(of, f.gradient, f.x, deliver)
         return edges, grads
 
-    def _can_defer(self, weight: Any, bias: Any, own: dict[int, int]) -> bool:
-        """Whether these are leaves from outside, and the weight always comes with this bias."""
-        if not isinstance(weight, Tensor) or id(weight) in own:
-            return False
-        if bias is not None and (not isinstance(bias, Tensor) or id(bias) in own):
-            return False
-        held = self._gemms.get(id(weight))
-        return held is None or held.bias is bias
+    def add(self, of: _Product, g: Array, x: Array | None, deliver: Deliver) -> None:
+        """The gradients of a weight and its bias from their factors."""
+        if self._can_defer(of, {}):
+            self._defer(of, g, x, deliver)
+        else:
+            alone = _DeferredGemm(of)
+            alone.pairs.append((g, x))
+            self._run(alone, {}, deliver)
 
-    def _defer(self, weight: Tensor, bias: Tensor | None, g: Array, x: Array, deliver: Deliver) -> None:
-        held = self._gemms.get(id(weight))
+    def _can_defer(self, of: _Product, own: dict[int, int]) -> bool:
+        """Whether these are leaves from outside, and the weight always comes with this bias."""
+        for leaf in of[:2]:
+            if leaf is not None and (not isinstance(leaf, Tensor) or id(leaf) in own):
+                return False
+        if of.weight is None and of.bias is None:
+            return False
+        held = self._gemms.get(of.key)
+        return held is None or all([mine is other for mine, other in zip(held.of, of, strict=True)])
+
+    def _defer(self, of: _Product, g: Array, x: Array | None, deliver: Deliver) -> None:
+        held = self._gemms.get(of.key)
         if held is None:
-            held = self._gemms[id(weight)] = _DeferredGemm(weight, bias)
+            held = self._gemms[of.key] = _DeferredGemm(of)
         held.pairs.append((g, x))
-        held.size += g.size + x.size
+        held.size += g.size + (0 if x is None else x.size)
         if held.size > _MAX_DEFERRED:
             self._run(held, {}, deliver)
 
@@ -103,13 +126,39 @@ class DeferredGemms:
         found = known.get(key)
         if found is None:
             parts = [g for g, _ in held.pairs]
-            found = known[key] = [parts[0] if len(parts) == 1 else np.concatenate(parts), None, parts]
-        x = held.pairs[0][1] if len(held.pairs) == 1 else np.concatenate([x for _, x in held.pairs])
-        deliver(held.weight, matmul(found[0].T, x))
-        if held.bias is not None:
+            found = known[key] = [_joined(parts), None, parts]
+        weight, bias, finish = held.of
+        if weight is not None:
+            deliver(weight, matmul(found[0].T, _joined([x for _, x in held.pairs])))
+        if bias is not None:
             if found[1] is None:
-                found[1] = raw_ops.sum_to(found[0], shape=held.bias._array.shape)
-            deliver(held.bias, found[1])
+                found[1] = raw_ops.sum_to(found[0], shape=found[0].shape[1:])
+            deliver(bias, found[1] if finish is None else finish(found[1]))
         held.pairs.clear()
         held.size = 0
 
+
+
+def product_of(f: Factors, tensors: Any) -> _Product:
+    """Whose gradients some factors are; `tensors` are those (or the edges) of the inputs by number."""
+    matrix, vector = (None if i is None else tensors[i] for i in (f.matrix, f.vector))
+    return _Product(matrix, vector, f.finish)
+
+
+def _joined(parts: list[Any]) -> Array:
+    """The rows of all parts, those of the last part first: a view where they lie so in one array, as in an arena."""
+    parts = parts[::-1]
+    first: Array = parts[0]
+    if len(parts) == 1:
+        return first
+    base, at = first.base, _address(first)
+    for part in parts:
+        if part.base is not base or base.__class__ is not np.ndarray or _address(part) != at:
+            return np.concatenate(parts)
+        at += part.nbytes if part.flags.c_contiguous else -1
+    rows = sum([len(part) for part in parts])
+    return np.ndarray((rows, *first.shape[1:]), first.dtype, base, _address(first) - _address(base))
+
+
+def _address(array: Any) -> int:
+    return int(array.__array_interface__["data"][0])

@@ -6,7 +6,7 @@ a slice of an earlier result, rows scattered over several results, or tensors fr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -20,6 +20,8 @@ from wayfare.codegen.routines import addresses as by_address
 from wayfare.core import buffer_pool
 from wayfare.core.errors import InPlaceError
 from wayfare.core.mode import changed_mode
+from wayfare.core.native import NATIVE
+from wayfare.core.spec import FLOAT_KINDS
 from wayfare.core.tensor import Tensor, wrap
 from wayfare.core.walk import reachable
 from wayfare.core.write_clock import latest_write, tick, written_after
@@ -27,6 +29,10 @@ from wayfare.core.write_clock import latest_write, tick, written_after
 if TYPE_CHECKING:
     from wayfare.batch.run.segment import Segment
 
+
+# Where the rows of one input of all calls lie: (array, or None and their addresses; source, or None if they need no
+# gradient; False if all calls have the same row, which is then the array).
+Located = tuple[Array | None, Array | None, Any, bool]
 
 # Rows of at most this many bytes are joined as bytes.
 _SMALL = 1024
@@ -111,9 +117,12 @@ class Group:
     def run(self, segment: Segment, calls: list[Call]) -> None:
         """Gather the inputs, run the op, and register the outputs."""
         signature = self.signature
-        for column in self.columns(calls):
-            array, source, several = segment.gather(column, signature.grad)
-            leaf = wrap(array)
+        columns = self.columns(calls)
+        located = [segment.locate(column, signature.grad) for column in columns]
+        if self.run_natively(segment, calls, located):
+            return
+        for (array, addresses, source, several), column in zip(located, columns, strict=True):
+            leaf = wrap(gather_rows(addresses, column[0].row) if array is None else array)
             leaf._requires_grad = source is not None
             self.leaves.append(leaf)
             self.sources.append(source)
@@ -128,7 +137,11 @@ class Group:
             # Only the results are needed from now on.
             self.leaves, self.sources, self.outputs = [], [], []
 
-    def columns(self, calls: list[Call]) -> Iterable[tuple[Any, ...]]:
+    def run_natively(self, segment: Segment, calls: list[Call], located: Sequence[Located]) -> bool:
+        """Run without tensors and nodes if that is possible (`row_group.py`)."""
+        return False
+
+    def columns(self, calls: list[Call]) -> Sequence[tuple[Any, ...]]:
         """For each input, its rows."""
         return columns_of(calls)
 
@@ -202,8 +215,17 @@ class Group:
         if calls is not None and not calls.any():
             return True
         pairs = [*[(a, True) for a in self.arrays], *zip([t._array for t in self.leaves], self.batched, strict=True)]
-        numbers = [a[calls] if several and calls is not None else a for a, several in pairs if a.dtype.kind == "f"]
-        return all([np.isfinite(a).all() for a in numbers])
+        for array, several in pairs:
+            if array.dtype.kind not in FLOAT_KINDS:
+                continue
+            found = None
+            if several and calls is not None and NATIVE is not None:
+                found = NATIVE.are_finite(array, calls)
+            if found is None:
+                found = np.isfinite(array[calls] if several and calls is not None else array).all()
+            if not found:
+                return False
+        return True
 
     def differentiating(self) -> Any:
         """The mode in which calls are recomputed."""
@@ -260,7 +282,7 @@ def as_slice(values: Sequence[Value], distance: int) -> Slice | None:
     return Slice(group, first.number, group.index_of(first.call), len(values), first.offset, first.row)
 
 
-def gather_rows(addresses: Array, row: Row) -> Array:
+def gather_rows(addresses: Any, row: Row) -> Array:
     """Copy rows at any addresses into one array."""
     out = buffer_pool.empty((len(addresses), *row.shape), row.dtype)
     if row.bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from time import perf_counter
+from types import FrameType
 from typing import Any
 from weakref import ref
 
@@ -15,6 +16,7 @@ from wayfare.batch.fibers.hub import Hub
 from wayfare.batch.function_profile import FunctionProfile, MapTiming
 from wayfare.batch.garbage_collection import COLLECTOR
 from wayfare.batch.record.call import Array, Call, Value
+from wayfare.batch.record.opaque_call import run_opaque
 from wayfare.batch.record.opaque_fast_path import FastPath
 from wayfare.batch.record.ownership import Ownership
 from wayfare.batch.record.row_copy import RowCopies
@@ -23,13 +25,14 @@ from wayfare.batch.run.call_loops import mark_as_run, order_rows, split_needed
 from wayfare.batch.run.chain import Chain, merge_chains
 from wayfare.batch.run.group import Group
 from wayfare.batch.run.materialise import materialise_tensors
+from wayfare.batch.run.row_group import RowGroup
 from wayfare.batch.run.schedule import Agenda, Schedule
 from wayfare.batch.run.segment import Segment
 from wayfare.batch.run.stacked import Stacked, find_stacks
 from wayfare.batch.run.steps import StackCalls, Steps
 from wayfare.batch.stats import SignatureStats, Stats
 from wayfare.codegen.routines.transposed_weights import caching_transposes
-from wayfare.core.callsite import user_frame
+from wayfare.core.callsite import locate, user_frame
 from wayfare.core.executor import Interceptor
 from wayfare.core.mode import STATE, Mode, changed_mode, current, outer_mode, set_mode, watcher
 from wayfare.core.stand_in import StandIn, become
@@ -44,11 +47,17 @@ _GROUPS = {Steps: Chain, StackCalls: Stacked}
 class PendingCalls(Interceptor):
     """The part of a session that runs calls; `Session` adds how they are recorded."""
 
+    # What recording a call reads has slots, which the native module knows.
+    __slots__ = ("__dict__", "__weakref__", "hub", "limit", "live", "op_fast_paths", "pending", "pending_bytes",
+                 "row_copies")  # fmt: skip
+
     def __init__(self, outer: Mode | None, schedule: Schedule | None = None, limit: int | None = None) -> None:
         self.outer = outer
         self.schedule = schedule or Agenda()
         self.limit = LIMIT if limit is None else limit
         self.stats = Stats()
+        # (id of the code, offset) → [code, offset, how often examples waited there]
+        self._waits: dict[tuple[int, int], list[Any]] = {}
         self.hub = Hub(self)
         self.signatures: dict[Any, Signature] = {}
         # Signatures that are out of date, kept for the statistics.
@@ -191,12 +200,13 @@ class PendingCalls(Interceptor):
                     self.changes(given, f"{function.__name__} writes to a tensor that all examples see")
         return self.for_real(lambda: current().executor.custom(function, args, run))
 
-    def note_wait(self) -> None:
-        """Count a wait for a value on the user's line, for the statistics."""
-        frame = user_frame(3)
-        if frame is not None:
-            line = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
-            self.stats.waits[line] = self.stats.waits.get(line, 0) + 1
+    def note_wait(self, frame: FrameType) -> None:
+        """Count a wait for a value at this place of the user's code, for the statistics."""
+        code, offset = frame.f_code, frame.f_lasti
+        found = self._waits.get((id(code), offset))
+        if found is None:
+            found = self._waits[id(code), offset] = [code, offset, 0]
+        found[2] += 1
 
     def discard_calls_of(self, examples: Sequence[Example]) -> None:
         """Drop the pending calls of these examples: they will restart."""
@@ -274,6 +284,9 @@ class PendingCalls(Interceptor):
         groups = find_stacks(groups if watcher() is not None else merge_chains(groups))
         order_rows(groups)
         scheduled = perf_counter()
+        ahead = self._segment.calls_ahead = {}
+        for members in groups:
+            ahead[members[0].signature] = ahead.get(members[0].signature, 0) + len(members)
         with changed_mode(executor=None), caching_transposes():
             for number, members in enumerate(groups):
                 try:
@@ -298,7 +311,7 @@ class PendingCalls(Interceptor):
             if any([v.__class__ is Value and v.call.group is FAILED for v in call.inputs]):
                 raise FailedCall(FAILED.error(), call)
         self._groups += 1
-        of_calls: Any = _GROUPS.get(calls.__class__, Group)
+        of_calls: Any = _GROUPS.get(calls.__class__, RowGroup if signature.run is run_opaque else Group)
         group: Group = of_calls(self._groups, self.stats.rounds, signature, calls)
         grad = signature.grad
         self.set_outer_mode(grad)
@@ -324,6 +337,7 @@ class PendingCalls(Interceptor):
         signature.largest = max(signature.largest, len(calls))
         if group.differentiable:
             self._segment.groups.append(group)
+        self._segment.calls_ahead[signature] -= len(calls)
         mark_as_run(calls, group, group.start, 0 if group.single else len(signature.outs), self.live)
 
     def drop(self, call: Call) -> None:
@@ -368,6 +382,10 @@ class PendingCalls(Interceptor):
         stats.kinds = [SignatureStats(k.name, k.nodes, k.groups, k.largest) for k in signatures if k.nodes]
         stats.nodes = sum([k.nodes for k in signatures])
         stats.groups = sum([k.groups for k in signatures])
+        for code, offset, count in self._waits.values():
+            line = str(locate(code, offset))
+            stats.waits[line] = stats.waits.get(line, 0) + count
+        self._waits.clear()
         for signature in signatures:
             signature.session = signature.record = None
         for call in self.pending:

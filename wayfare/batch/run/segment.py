@@ -8,8 +8,8 @@ import numpy as np
 
 from wayfare.batch.record.call import Array, Row, Value, row_of
 from wayfare.batch.record.row_copy import RowCopy
-from wayfare.batch.run.call_loops import rows_of
-from wayfare.batch.run.group import Group, Scattered, Shared, as_slice, gather_rows, stack_copies, stack_rows
+from wayfare.batch.run.call_loops import place_rows, rows_of
+from wayfare.batch.run.group import Group, Located, Scattered, Shared, as_slice, stack_copies, stack_rows
 from wayfare.core.tensor import Tensor
 
 _FIRST = 1024
@@ -28,7 +28,9 @@ class Segment:
         # For each row id an index into `_numbered`, the (group, output) the row belongs to; -1 without a gradient.
         self._outputs: Array = np.empty(_FIRST, np.int32)
         self._numbered: list[tuple[Group, int]] = []
-        self._steps: Array = np.arange(_FIRST, dtype=np.int64)
+        # How many calls of each signature will run in groups that have not run yet; and memory for their results.
+        self.calls_ahead: dict[Any, int] = {}
+        self.arenas: dict[Any, Any] = {}
 
     def allocate_rows(self, group: Group, arrays: list[Array], size: int) -> int:
         """Ids for the rows of a group's results, those of one call side by side; returns the first."""
@@ -41,31 +43,24 @@ class Segment:
             numbers = np.empty(2 * end, np.int32)
             numbers[:start] = self._outputs[:start]
             self._outputs = numbers
-        if size > len(self._steps):
-            self._steps = np.arange(2 * size, dtype=np.int64)
         for number, array in enumerate(arrays):
-            part = self._addresses[start + number : end : step]
-            np.multiply(self._steps[:size], array.strides[0] if size > 1 else 0, out=part)
-            part += array.__array_interface__["data"][0]
+            place_rows(self._addresses, start + number, step, array)
             # A group without a gradient is not stored here, so that it is freed when nobody needs its rows.
             self._outputs[start + number : end : step] = len(self._numbered) if group.differentiable else -1
             if group.differentiable:
                 self._numbered.append((group, number))
         return start
 
-    def gather(self, values: tuple[Any, ...], grad: bool) -> tuple[Array, Any, bool]:
-        """The rows of one input of all calls: (array, source, whether the array has a batch dimension).
-
-        The source is None if it needs no gradient.
-        """
+    def locate(self, values: tuple[Any, ...], grad: bool) -> Located:
+        """Where the rows of one input of all calls lie."""
         first = values[0]
         # By identity: `==` on tensors compares elements.
         if values[-1] is first and all([v is first for v in values]):
             return self._shared(first, grad)
-        rows = rows_of(values)
+        rows = rows_of(values, self._addresses, self._outputs)
         if rows is None:
             return self._mixed(values, grad)
-        ids, moved, needed, distance = rows
+        ids, moved, needed, distance, addresses, numbers = rows
         if not grad:
             needed = 0
         found = as_slice(values, distance)
@@ -74,30 +69,30 @@ class Segment:
             self.stats.copies_avoided += 1
             if needed:
                 source = found if needed == len(values) else self._scattered(values)
-            return found.rows(), source, True
-        addresses = self._addresses[ids]
-        if moved is not None:
-            addresses += moved
+            return found.rows(), None, source, True
+        if addresses is None:
+            addresses = self._addresses[ids] if moved is None else self._addresses[ids] + moved
         self.stats.gathers += 1
         if needed == len(values):
-            source = Scattered(None, ids, moved, self._groups_at(ids), [])
+            groups = self._groups_at(ids) if numbers is None else tuple([self._numbered[n] for n in numbers])
+            source = Scattered(None, ids, moved, groups, [])
         elif needed:
             source = self._scattered(values)
-        return gather_rows(addresses, first.row), source, True
+        return None, addresses, source, True
 
-    def _shared(self, value: Any, grad: bool) -> tuple[Array, Any, bool]:
+    def _shared(self, value: Any, grad: bool) -> Located:
         if value.__class__ is Value:
             array = value.call.group.array_of(value)
-            return array, Shared(value.without_base()) if grad and value.needs_grad else None, False
-        return value._array, Shared(value) if grad and value._requires_grad else None, False
+            return array, None, Shared(value.without_base()) if grad and value.needs_grad else None, False
+        return value._array, None, Shared(value) if grad and value._requires_grad else None, False
 
-    def _mixed(self, values: tuple[Any, ...], grad: bool) -> tuple[Array, Any, bool]:
+    def _mixed(self, values: tuple[Any, ...], grad: bool) -> Located:
         self.stats.gathers += 1
         if set(map(type, values)) == _COPIES:
-            return stack_copies(values), None, True
+            return stack_copies(values), None, None, True
         arrays = [v.call.group.array_of(v) if v.__class__ is Value else v._array for v in values]
         row: Row = row_of(arrays[0].shape, arrays[0].dtype)
-        return stack_rows(arrays, row), self._scattered(values) if grad else None, True
+        return stack_rows(arrays, row), None, self._scattered(values) if grad else None, True
 
     def _scattered(self, values: tuple[Any, ...]) -> Scattered | None:
         """The source of these rows; None if none of them needs a gradient."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,7 @@ class Stacked(Group):
         super().__init__(number, round_number, signature, calls)
         self.count = len(calls[0].inputs)
 
-    def columns(self, calls: list[Call]) -> Iterable[tuple[Any, ...]]:
+    def columns(self, calls: list[Call]) -> Sequence[tuple[Any, ...]]:
         """One column: the rows of all inputs."""
         return [calls.rows()]  # type: ignore[attr-defined]
 

@@ -20,7 +20,7 @@ TensorSpec = tuple[tuple[int, ...], str, bool, str | None]
 
 def spec_of(t: Tensor) -> TensorSpec:
     """What a tensor is like."""
-    return tuple(t._array.shape), t._array.dtype.str, bool(t.requires_grad), getattr(t, "_role", None)
+    return tuple(t._array.shape), t._array.dtype.name, bool(t.requires_grad), getattr(t, "_role", None)
 
 
 class Block:

@@ -16,9 +16,12 @@ from typing import Any
 
 import numpy as np
 
-# The LLVM type of each dtype in a register.
+from wayfare.core.spec import BFLOAT16
+
+# The LLVM type of each dtype in a register. A bf16 is its bits: LLVM's own type for it needs functions of compiler-rt
+# on most processors, and the instruction that others have drops subnormal numbers.
 TYPES = {"bool": "i1", "u8": "i8", "i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64", "f16": "half",
-         "f32": "float", "f64": "double"}  # fmt: skip
+         "bf16": "i16", "f32": "float", "f64": "double"}  # fmt: skip
 # How an intrinsic's name spells the type.
 SUFFIXES = {"i1": "i1", "i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64", "half": "f16", "float": "f32",
             "double": "f64", "ptr": "p0"}  # fmt: skip
@@ -51,6 +54,9 @@ def number(value: Any, dtype: str) -> str:
     if dtype == "f16":
         with np.errstate(over="ignore"):
             return f"0xH{np.float16(value).view(np.uint16).item():04X}"
+    if dtype == "bf16":
+        with np.errstate(over="ignore"):
+            return str(np.asarray(value, BFLOAT16).view(np.int16).item())
     return str(int(value))
 
 
@@ -59,9 +65,9 @@ def splat_constant(lanes: int, kind: str, text: str) -> str:
     return "<" + ", ".join([f"{kind} {text}"] * lanes) + ">"
 
 
-def iota(lanes: int) -> str:
+def iota(lanes: int, kind: str = "i64") -> str:
     """The numbers of the lanes: 0, 1, 2, …"""
-    return "<" + ", ".join(f"i64 {lane}" for lane in range(lanes)) + ">"
+    return "<" + ", ".join(f"{kind} {lane}" for lane in range(lanes)) + ">"
 
 
 class Variable:
@@ -263,6 +269,11 @@ class Writer:
         given = [(vector(lanes, kind), value), (vector(lanes, "ptr"), addresses), ("i32", "1"),
                  (vector(lanes, "i1"), mask)]  # fmt: skip
         self.intrinsic(f"llvm.masked.scatter.v{lanes}{SUFFIXES[kind]}.v{lanes}p0", "void", given)
+
+    def lanes_below(self, lanes: int, limit: str, test: str = "slt") -> str:
+        """The mask of the lanes whose number is below `limit`, an i64 that fits into 32 bits."""
+        kind = vector(lanes, "i32")
+        return self.compare(test, iota(lanes, "i32"), self.splat(lanes, "i32", self.truncated(limit)), kind)
 
     def spread(self, lanes: int, base: str, step: str) -> str:
         """The addresses of lanes that are `step` bytes apart."""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from wayfare.codegen.llvm import module, objects
 from wayfare.codegen.llvm.machine import machine
 from wayfare.codegen.llvm.module import Layout
-from wayfare.codegen.loop.expr import NUMPY, Expr, walk
-from wayfare.codegen.loop.language import Loop, Reduction, Stage, exact, source
-from wayfare.codegen.math.library import lower
+from wayfare.codegen.loop.expr import NUMPY
+from wayfare.codegen.loop.language import Loop, exact, expressions, source
+from wayfare.codegen.math.library import lowered
 from wayfare.codegen.runtime import thread_pool
 from wayfare.core.errors import LoopError
 
@@ -32,7 +32,8 @@ class Code:
             raise LoopError(f"loop {loop.name}: {count} arrays are too many to compile")
         if not host.processor.half and any(e.dtype == "f16" for e in expressions(loop)):
             raise LoopError(f"loop {loop.name}: this processor has no half precision")
-        lanes = _lanes(loop, host.processor.lanes)
+        # Along a row with carries, elements are visited one by one.
+        lanes = 1 if loop.carrying and layout.mode == "along" else _lanes(loop, host.processor.lanes)
         key = objects.key(exact(loop), layout.mode, layout.classes, str(lanes))
         name = "k" + key[:32]
         self.text: Callable[[], str] = partial(_text, loop, layout, lanes, name)
@@ -58,26 +59,6 @@ class Code:
 
 def _text(loop: Loop, layout: Layout, lanes: int, name: str) -> str:
     return module.module(lowered(loop), layout, lanes, name)
-
-
-def expressions(loop: Loop) -> Iterator[Expr]:
-    """Every expression of a loop."""
-    for stage in loop.stages:
-        yield from walk(*(v for _, v in stage.stores), *(f.value for f in stage.reductions))
-    yield from walk(*(v for _, v in loop.results))
-
-
-def lowered(loop: Loop) -> Loop:
-    """The loop with all functions expanded into primitives."""
-    stages = []
-    for stage in loop.stages:
-        roots = lower([v for _, v in stage.stores] + [f.value for f in stage.reductions])
-        stores = tuple((k, e) for (k, _), e in zip(stage.stores, roots, strict=False))
-        reductions = tuple(Reduction(f.kind, e) for f, e in zip(stage.reductions, roots[len(stores) :], strict=True))
-        stages.append(Stage(stores, reductions))
-    results = lower([v for _, v in loop.results])
-    return Loop(loop.name, loop.inputs, loop.outputs, tuple(stages),
-                tuple((k, e) for (k, _), e in zip(loop.results, results, strict=True)))  # fmt: skip
 
 
 def _lanes(loop: Loop, of_32_bits: int) -> int:

@@ -182,6 +182,10 @@ class Body:
         """The value in another dtype."""
         if source == target:
             return x
+        if source == "bf16":
+            return self.cast(self._wide(x), "f32", target)
+        if target == "bf16":
+            return self._narrow(self.cast(x, source, "f32"))
         kind, wanted = self.type(source), self.type(target)
         let = self.writer.let
         if target == "bool":
@@ -206,6 +210,27 @@ class Body:
             return x
         how = "trunc" if bits_to < bits_from else "zext" if unsigned else "sext"
         return let(f"{how} {kind} {x} to {wanted}")
+
+    def _wide(self, x: str) -> str:
+        """bf16 to f32: its bits are the upper half of those of the f32."""
+        let, whole = self.writer.let, self.type("i32")
+        lower = let(f"zext {self.type('i16')} {x} to {whole}")
+        upper = let(f"shl {whole} {lower}, {self.constant(16, 'i32')}")
+        return let(f"bitcast {whole} {upper} to {self.type('f32')}")
+
+    def _narrow(self, x: str) -> str:
+        """f32 to bf16, rounded to nearest, ties to even; NaN stays NaN, with its sign."""
+        let, whole = self.writer.let, self.type("i32")
+        bits = let(f"bitcast {self.type('f32')} {x} to {whole}")
+        upper = let(f"lshr {whole} {bits}, {self.constant(16, 'i32')}")
+        # Half a unit in the last place that stays, less one if that place is even; a carry may go on to infinity.
+        last = let(f"and {whole} {upper}, {self.constant(1, 'i32')}")
+        more = let(f"add {whole} {last}, {self.constant(0x7FFF, 'i32')}")
+        near = let(f"lshr {whole} {let(f'add {whole} {bits}, {more}')}, {self.constant(16, 'i32')}")
+        sign = let(f"and {whole} {upper}, {self.constant(0x8000, 'i32')}")
+        nan = let(f"or {whole} {sign}, {self.constant(0x7FC0, 'i32')}")
+        is_nan = let(f"fcmp uno {self.type('f32')} {x}, {x}")
+        return let(f"trunc {whole} {self.choose(is_nan, 'i32', nan, near)} to {self.type('i16')}")
 
     def _odd(self, x: str) -> str:
         """f64 to f32 with rounding to odd, so that a second rounding to f16 gives the correctly rounded f16.

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from wayfare.codegen.llvm.builder import Writer, iota, memory_type, scalar_type, splat_constant, vector
+from wayfare.codegen.llvm.builder import Variable, Writer, iota, memory_type, scalar_type, splat_constant, vector
 from wayfare.codegen.llvm.expr import Body
 from wayfare.codegen.llvm.reduction import BLOCK, Accumulator
+from wayfare.codegen.llvm.window import Access, WindowBody, has_folds
 from wayfare.codegen.loop.expr import NUMPY, Expr, walk
 from wayfare.codegen.loop.language import Loop, Operand, Stage
 
@@ -18,6 +19,8 @@ SIZES = 3
 WORDS_PER_OPERAND = 4
 # In mode "across": elements that a lane adds before the block's sum goes to the total.
 _ROWS = 64
+# How many vectors a fold works on at once; the lanes of the last vectors of a row that is stored by index.
+_WIDE, _NARROW = 4, (4, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,8 @@ class Layout:
 
 def block_words(loop: Loop) -> int:
     """The length of an argument block."""
-    return SIZES + WORDS_PER_OPERAND * (len(loop.inputs) + len(loop.outputs))
+    operands = (*loop.inputs, *loop.outputs)
+    return SIZES + WORDS_PER_OPERAND * len(operands) + 2 * sum(o.axes for o in operands)
 
 
 @dataclass(slots=True)
@@ -45,7 +49,7 @@ _HELD = 20
 
 def _constants(loop: Loop) -> int:
     """How many float constants the inner loop uses; those of row-invariant expressions do not count."""
-    values = [v for stage in loop.stages for v in (*(v for _, v in stage.stores), *(f.value for f in stage.reductions))]
+    values = [v for stage in loop.stages for v in stage.values]
     once: dict[int, bool] = {}
     met: set[Expr] = set()
     for e in walk(*values):
@@ -84,6 +88,13 @@ class _Nest:
             first = SIZES + WORDS_PER_OPERAND * k
             self.address.append(self.writer.pointer(self._word(first)))
             self.strides.append([self._word(first + 1 + axis) for axis in range(3)])
+        # The size and the stride of each operand's own axes.
+        self.own: dict[int, list[tuple[str, str]]] = {}
+        word = SIZES + WORDS_PER_OPERAND * len(self.operands)
+        for k, operand in enumerate(self.operands):
+            if operand.axes:
+                self.own[k] = [(self._word(word + 2 * a), self._word(word + 2 * a + 1)) for a in range(operand.axes)]
+                word += 2 * operand.axes
 
     def _word(self, number: int) -> str:
         return self.writer.load("i64", self.writer.element("i64", "%block", number))
@@ -97,9 +108,8 @@ class _Nest:
         )
 
     def _mask(self, start: str, stop: str) -> str:
-        """The lanes whose position, counted from `start`, is below `stop`."""
-        left = self.writer.splat(self.lanes, "i64", self.writer.let(f"sub i64 {stop}, {start}"))
-        return self.writer.let(f"icmp slt <{self.lanes} x i64> {iota(self.lanes)}, {left}")
+        """The lanes whose position, counted from `start`, is below `stop`; only a few vectors are left."""
+        return self.writer.lanes_below(self.lanes, self.writer.sub(stop, start))
 
     def _spread(self, stride: str) -> str:
         """Byte offsets of the lanes of a strided operand."""
@@ -146,12 +156,18 @@ class _Nest:
     def _all(self) -> str:
         return splat_constant(self.lanes, "i1", "true")
 
+    def _carries(self, stage: Stage, held: dict[int, str], reductions: Sequence[str]) -> list[Variable]:
+        """The carries of a stage, at their starts."""
+        body = Body(self.writer, self.lanes, _leaf_of(held, reductions))
+        return [self.writer.variable(body.type(start.dtype), body.value(start)) for start, _ in stage.carries]
+
     def _accumulators(self, stage: Stage) -> list[Accumulator]:
         return [Accumulator(self.writer, self.lanes, f) for f in stage.reductions]
 
     def _visit_at(
         self, stage: Stage, where: Callable[[int], str], index: Callable[[], str], offsets: Sequence[str | None],
         masks: tuple[str | None, str | None], group: list[Accumulator], held: dict[int, str], reductions: Sequence[str],
+        carries: Sequence[Variable],
     ) -> None:  # fmt: skip
         """One vector of elements: load, compute, reduce, store.
 
@@ -167,19 +183,31 @@ class _Nest:
         def leaf(e: Expr) -> str:
             if e.op == "index":
                 return index()
+            if e.op == "carry":
+                return carries[int(e.value)].get()
             if e.op == "reduction" or (e.op == "load" and e.value in held):
                 return _held(e, held, reductions)
             k = e.value if e.op == "load" else len(self.loop.inputs) + e.value
             return self._load(k, address_of(k), offsets[k], masks[0])
 
-        body = Body(self.writer, self.lanes, leaf)
+        body = self._body(leaf, address_of, offsets, masks[0])
         values = [(len(self.loop.inputs) + number, body.value(value)) for number, value in stage.stores]
         reduced = [body.value(a.reduction.value) for a in group]
         at = index() if any(a.located for a in group) else ""
         for a, value in zip(group, reduced, strict=True):
             a.take(value, masks[1], at)
+        writes = [body.store_at(store) for store in stage.stores_at] if isinstance(body, WindowBody) else []
         for k, value in values:
             self._store(k, value, address_of(k), offsets[k], masks[0])
+        for write in writes:
+            write()
+        for variable, value in zip(carries, [body.value(v) for _, v in stage.carries], strict=True):
+            variable.set(value)
+
+    def _body(
+        self, leaf: Callable[[Expr], str], where: Callable[[int], str], offsets: Sequence[str | None], mask: str | None
+    ) -> Body:
+        return Body(self.writer, self.lanes, leaf)
 
 
 class Along(_Nest):
@@ -197,15 +225,7 @@ class Along(_Nest):
             self._moved(self._moved(self.address[k], i, self.strides[k][0]), j, self.strides[k][1])
             for k in range(len(self.operands))
         ]
-        self.offsets = [
-            self._spread(self.strides[k][2]) if self.layout.classes[k] == "s" else None
-            for k in range(len(self.operands))
-        ]
-        # Broadcast inputs are loaded once, before the loop over the row.
-        held = {
-            k: self._scalar(k, self.base[k])
-            for k in range(len(self.loop.inputs)) if self.layout.classes[k] == "b"
-        }  # fmt: skip
+        held = self._held()
         reductions: list[str] = []
         for stage in self.loop.stages:
             reductions += self._stage(stage, held, reductions)
@@ -218,19 +238,60 @@ class Along(_Nest):
                 one = self.writer.let(f"zext i1 {one} to i8")
             self.writer.do(f"store {memory_type(dtype)} {one}, ptr {self.base[k]}, align 1")
 
+    def _held(self) -> dict[int, str]:
+        """Broadcast inputs, loaded once before the loop over the row; and the distances of strided lanes."""
+        self.offsets = [
+            self._spread(self.strides[k][2]) if self.layout.classes[k] in "sS" else None
+            for k in range(len(self.operands))
+        ]
+        return {k: self._scalar(k, self.base[k]) for k, o in enumerate(self.loop.inputs)
+                if self.layout.classes[k] == "b" and not o.axes}  # fmt: skip
+
+    def _in_vectors_of(self, stage: Stage, lanes: int, begin: str) -> str:
+        """Visit the elements from `begin` on in vectors of so many lanes, as long as they are full; returns the end."""
+        usual, self.lanes = self.lanes, lanes
+        end = self.writer.multiple(self.length, lanes)
+        held = self._held()
+        with self.writer.loop(begin, end, lanes) as position:
+            self._visit(stage, position, None, [], held, [])
+        self.lanes = usual
+        self._held()
+        return end
+
+    def _body(
+        self, leaf: Callable[[Expr], str], where: Callable[[int], str], offsets: Sequence[str | None], mask: str | None
+    ) -> Body:
+        if not self.loop.indexed:
+            return Body(self.writer, self.lanes, leaf)
+        for k in self.own:
+            where(k)  # before any fold, so that it is known everywhere
+        access = Access(self.loop, self.operands, self.layout.classes, self.own, where, offsets, self.position, mask)
+        return WindowBody(self.writer, self.lanes, leaf, access)
+
     def _stage(self, stage: Stage, held: dict[int, str], reductions: Sequence[str]) -> list[str]:
         writer = self.writer
+        self.carries = self._carries(stage, held, reductions)
         groups = _unrolled(stage)
         step = groups * self.lanes
         rest = writer.let(f"urem i64 {self.length}, {step}")
         whole = writer.let(f"sub i64 {self.length}, {rest}")
         sets = [self._accumulators(stage) for _ in range(groups)]
+        begin = "0"
+        if not reductions and not stage.reductions:
+            if stage.stores_at:
+                # Masked stores are slow where the next row reads the same memory, so there are none.
+                for lanes in (self.lanes, *(n for n in _NARROW if n < self.lanes)):
+                    begin = self._in_vectors_of(stage, lanes, begin)
+                return []
+            if has_folds(stage.values):
+                # Wide vectors hide the latency of a fold's additions.
+                begin = self._in_vectors_of(stage, _WIDE * self.lanes, begin)
         if any(a.blocked for a in sets[0]):
             with writer.loop("0", whole, BLOCK * step) as begin:
                 stop = writer.smaller(writer.add(begin, BLOCK * step), whole)
                 self._visits(stage, begin, stop, sets, held, reductions)
         else:
-            self._visits(stage, "0", whole, sets, held, reductions)
+            self._visits(stage, begin, whole, sets, held, reductions)
         # The rest of the row, under a mask.
         for a in sets[0]:
             a.start_block()
@@ -257,14 +318,20 @@ class Along(_Nest):
 
     def _visit(self, stage: Stage, position: str, mask: str | None, group: list[Accumulator], held: dict[int, str],
                reductions: Sequence[str]) -> None:  # fmt: skip
+        self.position = position
+
+        def where(k: int) -> str:
+            alone = self.operands[k].axes and self.layout.classes[k] in "bB"
+            return self.base[k] if alone else self._moved(self.base[k], position, self._step(k))
+
         self._visit_at(
-            stage, lambda k: self._moved(self.base[k], position, self._step(k)), lambda: self._positions(position),
-            self.offsets, (mask, mask), group, held, reductions,
+            stage, where, lambda: self._positions(position),
+            self.offsets, (mask, mask), group, held, reductions, self.carries,
         )  # fmt: skip
 
     def _step(self, k: int) -> str:
         # A constant stride lets LLVM use an addressing mode.
-        return str(NUMPY[self.operands[k].dtype].itemsize) if self.layout.classes[k] == "c" else self.strides[k][2]
+        return str(NUMPY[self.operands[k].dtype].itemsize) if self.layout.classes[k] in "cC" else self.strides[k][2]
 
 
 class Across(_Nest):
@@ -314,6 +381,7 @@ class Across(_Nest):
         reductions: list[list[str]] = [[] for _ in range(groups)]
         for stage in self.loop.stages:
             sets = [self._accumulators(stage) for _ in range(groups)]
+            carries = [self._carries(stage, held[g], reductions[g]) for g in range(groups)]
             with writer.loop("0", self.sizes[2], _ROWS) as begin:
                 stop = writer.smaller(writer.add(begin, _ROWS), self.sizes[2])
                 for group in sets:
@@ -324,7 +392,7 @@ class Across(_Nest):
                         self._visit_at(
                             stage, lambda k, own=base[g]: self._moved(own[k], r, self.strides[k][2]),  # type: ignore[misc]
                             lambda: writer.splat(self.lanes, "i64", r), offsets, (mask, None), sets[g], held[g],
-                            reductions[g],
+                            reductions[g], carries[g],
                         )  # fmt: skip
                 for group in sets:
                     for a in group:
@@ -350,12 +418,14 @@ def _held(e: Expr, held: dict[int, str], reductions: Sequence[str]) -> str:
 
 def _cost(stage: Stage) -> int:
     """The approximate number of instructions for one element."""
-    return sum(bool(e.args) for e in walk(*(v for _, v in stage.stores), *(f.value for f in stage.reductions)))
+    return sum(bool(e.args) for e in walk(*stage.values))
 
 
 def _unrolled(stage: Stage) -> int:
     """The unroll factor: short reductions are bound by the latency of their own addition."""
     if not stage.reductions or any(f.kind in ("argmax", "argmin") for f in stage.reductions):
+        return 1
+    if stage.stores_at or stage.carries:
         return 1
     cost = _cost(stage)
     return 4 if cost <= 6 else 2 if cost <= 16 else 1

@@ -7,34 +7,15 @@ block, whatever its length.
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
 from wayfare.codegen.llvm.builder import Variable, Writer, scalar_type, splat_constant, vector
 from wayfare.codegen.llvm.expr import Body
-from wayfare.codegen.loop.expr import FLOATS, NUMPY
+from wayfare.codegen.loop.expr import FLOATS, neutral
 from wayfare.codegen.loop.language import Reduction
 
 # Elements that one lane adds before the block's sum goes to the total.
 BLOCK = 32
 _COMBINED = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "logical_or", "all": "logical_and",
              "argmax": "maximum", "argmin": "minimum"}  # fmt: skip
-
-
-def neutral(kind: str, dtype: str) -> float | bool | int:
-    """The neutral element of a reduction."""
-    if kind in ("sum", "prod"):
-        return 0 if kind == "sum" else 1
-    if kind in ("any", "all"):
-        return kind == "all"
-    low = kind in ("max", "argmax")
-    if dtype in FLOATS:
-        return -float("inf") if low else float("inf")
-    if dtype == "bool":
-        return not low
-    limits: Any = np.iinfo(NUMPY[dtype])
-    return int(limits.min if low else limits.max)
 
 
 class Accumulator:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import struct
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -18,14 +18,17 @@ import numpy as np
 from wayfare.codegen.loop.instruction import INSTRUCTIONS
 from wayfare.core.errors import LoopError
 from wayfare.core.operators import Operators
+from wayfare.core.spec import BFLOAT16
 
-FLOATS = ("f16", "f32", "f64")
+# The floats that are stored only: values are loaded, cast to f32, and cast back before they are stored.
+NARROW = ("f16", "bf16")
+FLOATS = (*NARROW, "f32", "f64")
 INTEGERS = ("u8", "i8", "i16", "i32", "i64")
 DTYPES = ("bool", *INTEGERS, *FLOATS)
 NUMPY = {
     "bool": np.dtype("bool"), "u8": np.dtype("uint8"), "i8": np.dtype("int8"), "i16": np.dtype("int16"),
-    "i32": np.dtype("int32"), "i64": np.dtype("int64"), "f16": np.dtype("float16"), "f32": np.dtype("float32"),
-    "f64": np.dtype("float64"),
+    "i32": np.dtype("int32"), "i64": np.dtype("int64"), "f16": np.dtype("float16"), "bf16": BFLOAT16,
+    "f32": np.dtype("float32"), "f64": np.dtype("float64"),
 }  # fmt: skip
 OF_NUMPY = {dtype: name for name, dtype in NUMPY.items()}
 
@@ -46,7 +49,8 @@ class Expr(Operators):
     op: str
     args: tuple[Expr, ...]
     dtype: str
-    # A constant's value; the number of an input, output or reduction; the name of a library function.
+    # A constant's value; the number of an input, output or reduction; the name of a library function; what
+    # `loop/window.py` says of its own.
     value: Any
 
     def __bool__(self) -> bool:
@@ -101,6 +105,11 @@ def reduction(number: int, dtype: str) -> Expr:
     return expr("reduction", (), dtype, number)
 
 
+def carry(number: int, dtype: str) -> Expr:
+    """What the previous element of the row computed for this carry of the stage; its start, for the first element."""
+    return expr("carry", (), dtype, number)
+
+
 def index() -> Expr:
     """The position of the element in its row."""
     return expr("index", (), "i64")
@@ -126,6 +135,18 @@ def integer_range(dtype: str) -> tuple[int, int]:
     return (0, 2**width - 1) if dtype == "u8" else (-(2 ** (width - 1)), 2 ** (width - 1) - 1)
 
 
+def neutral(kind: str, dtype: str) -> float | bool | int:
+    """The neutral element of a reduction."""
+    if kind in ("sum", "prod"):
+        return 0 if kind == "sum" else 1
+    if kind in ("any", "all"):
+        return kind == "all"
+    low = kind in ("max", "argmax")
+    if dtype in FLOATS:
+        return -math.inf if low else math.inf
+    return not low if dtype == "bool" else integer_range(dtype)[0 if low else 1]
+
+
 def cast(x: Expr, dtype: str) -> Expr:
     """The value in another dtype, as NumPy's astype gives it."""
     return x if x.dtype == dtype else const_of(x, dtype) or expr("cast", (x,), dtype)
@@ -133,7 +154,7 @@ def cast(x: Expr, dtype: str) -> Expr:
 
 def const_of(x: Expr, dtype: str) -> Expr | None:
     """A constant cast to another dtype, or None if the cast must happen at run time."""
-    if x.op == "const" and dtype in FLOATS and (dtype != "f16") and x.dtype in (*INTEGERS, "bool"):
+    if x.op == "const" and dtype in FLOATS and dtype not in NARROW and x.dtype in (*INTEGERS, "bool"):
         return const(float(x.value), dtype)
     return None
 
@@ -223,8 +244,8 @@ class LoopMath:
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def walk(*roots: Expr) -> Iterator[Expr]:
-    """Every expression below the roots, once, arguments first."""
+def walk(*roots: Expr, bodies: bool = True) -> Iterator[Expr]:
+    """Every expression below the roots, once, arguments first; `bodies=False` leaves out the bodies of folds."""
     seen: set[int] = set()
     stack: list[tuple[Expr, bool]] = [(root, False) for root in reversed(roots)]
     while stack:
@@ -236,12 +257,25 @@ def walk(*roots: Expr) -> Iterator[Expr]:
             yield node
         else:
             stack.append((node, True))
-            stack.extend((a, False) for a in reversed(node.args))
+            args = node.args if bodies or node.op != "fold" else node.args[: (len(node.args) + 1) // 2]
+            stack.extend((a, False) for a in reversed(args))
+
+
+def rewritten(root: Expr, leaf: Callable[[Expr], Expr | None]) -> Expr:
+    """The expression with other leaves: `leaf` gives a new one, or None where the old one stays."""
+    done: dict[int, Expr] = {}
+    for e in walk(root):
+        if e.args:
+            done[id(e)] = expr(e.op, tuple(done[id(a)] for a in e.args), e.dtype, e.value)
+        else:
+            other = leaf(e)
+            done[id(e)] = e if other is None else other
+    return done[id(root)]
 
 
 # Deeper subexpressions are printed as `…`.
 _DEEPEST = 50
-_LEAF = {"load": "x", "reload": "y", "reduction": "r"}
+_LEAF = {"load": "x", "reload": "y", "reduction": "r", "carry": "c"}
 
 
 def written(e: Expr, names: dict[int, str] | None = None, strength: int = -1, depth: int = 0) -> str:
@@ -258,6 +292,8 @@ def written(e: Expr, names: dict[int, str] | None = None, strength: int = -1, de
         return f"{e.value:.9g}" if e.dtype == "f32" else repr(e.value)
     if e.op == "index":
         return "index"
+    if e.op in ("step", "carried", "size", "load_at", "fold"):
+        return _written_window(e, names, depth)
     instruction = INSTRUCTIONS.get(e.op)
     if instruction is not None and instruction.sign is not None:
         sign, own = instruction.sign
@@ -270,3 +306,24 @@ def written(e: Expr, names: dict[int, str] | None = None, strength: int = -1, de
         inside = f"{written(e.args[0], names)}, {written(e.args[1], names)}, {e.value}"
     name = {"cast": e.dtype, "bits": f"{e.dtype}_bits", "call": str(e.value)}.get(e.op, e.op)
     return f"{name}({inside})"
+
+
+def _written_window(e: Expr, names: dict[int, str] | None, depth: int) -> str:
+    """The text of what `loop/window.py` makes."""
+    if e.op == "step":
+        return f"i{e.value}"
+    if e.op == "carried":
+        return f"c{e.value[0]}_{e.value[1]}"
+    if e.op == "size":
+        return f"size(x{e.value[0]}, {e.value[1]})"
+    texts = [written(a, names, depth=depth + 1) for a in e.args]
+    if e.op == "load_at":
+        number, count = e.value
+        where = f" where {texts[-1]}" if len(texts) > count else ""
+        return f"x{number}[{', '.join(texts[:count])}{where}]"
+    level, chosen = e.value
+    number = (len(texts) - 1) // 2
+    starts = "; ".join(f"c{level}_{k} = {text}" for k, text in enumerate(texts[1 : 1 + number]))
+    steps = "; ".join(f"c{level}_{k} = {text}" for k, text in enumerate(texts[1 + number :]))
+    text = f"fold({starts}; for i{level} < {texts[0]}: {steps})"
+    return text if number == 1 else f"{text}.{chosen}"

@@ -15,18 +15,31 @@ earlier ones. Softmax:
       for each element:
         y0 = y0 / r1
 
+An operand may have axes of its own, whose elements are reached by computed positions (`loop/window.py`); `StoreAt` is
+the store that goes with it. What is stored at one position several times is combined in the order of the elements, so
+results do not depend on vectors or threads. Rows of a table, and their gradient:
+
+    loop gather(x0: f32[1], x1: i64 per row) -> (y0: f32)
+      for each element:
+        y0 = x0[x1]
+
+    loop scatter_add(x0: f32, x1: i64 per row) -> (y0: f32[1])
+      for each element:
+        y0[x1] += x0
+
 An elementwise op is a loop of one stage without reductions; there the limits of rows do not matter.
-Nothing is computed in f16: values are loaded, cast to f32, and cast back before they are stored.
+Nothing is computed in f16 and bf16: values are loaded, cast to f32, and cast back before they are stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wayfare.codegen.loop.expr import DTYPES, FLOATS, NUMPY, Expr, integer_range, walk, written
+from wayfare.codegen.loop.expr import DTYPES, FLOATS, NARROW, NUMPY, Expr, integer_range, walk, written
 from wayfare.codegen.loop.instruction import INSTRUCTIONS
+from wayfare.codegen.loop.window_rules import COMBINED, wrong_store, wrong_variables, wrong_window
 from wayfare.core.errors import LoopError
 
 # Expressions nested deeper than this are printed on several lines.
@@ -36,10 +49,14 @@ REDUCTIONS = frozenset({"sum", "prod", "max", "min", "any", "all", "argmax", "ar
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """An input or output. A `per_row` operand has one value for each row."""
+    """An input or output. A `per_row` operand has one value for each row.
+
+    An operand with `axes` of its own has an array in place of a value. They are the last axes of the array given.
+    """
 
     dtype: str
     per_row: bool = False
+    axes: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,11 +75,48 @@ class Reduction:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class StoreAt:
+    """A store at computed positions of an output with axes of its own; elements outside the mask store nothing.
+
+    `how` is one of COMBINED: "set", or how the value is combined with the one that is there. Elements are stored one
+    after the other, in the order of the nest.
+    """
+
+    output: int
+    indices: tuple[Expr, ...]
+    value: Expr
+    how: str = "set"
+    mask: Expr | None = None
+
+    @property
+    def values(self) -> tuple[Expr, ...]:
+        """All its expressions: indices, value, mask."""
+        return (*self.indices, self.value, *(() if self.mask is None else (self.mask,)))
+
+    def rebuilt(self, values: Sequence[Expr]) -> StoreAt:
+        """The same store with other expressions, in the order of `values`."""
+        count = len(self.indices)
+        mask = None if self.mask is None else values[-1]
+        return StoreAt(self.output, tuple(values[:count]), values[count], self.how, mask)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Stage:
-    """One visit of every element of a row: stores as (output number, value), and reductions."""
+    """One visit of every element of a row: stores as (output number, value), reductions, stores by index.
+
+    `carries` are values that go from one element to the next, as (start, value): then elements are visited in order.
+    """
 
     stores: tuple[tuple[int, Expr], ...] = ()
     reductions: tuple[Reduction, ...] = ()
+    stores_at: tuple[StoreAt, ...] = ()
+    carries: tuple[tuple[Expr, Expr], ...] = ()
+
+    @property
+    def values(self) -> list[Expr]:
+        """All its expressions: stores, reductions, stores by index, carries."""
+        found = [v for _, v in self.stores] + [f.value for f in self.reductions]
+        return found + [v for s in self.stores_at for v in s.values] + [v for pair in self.carries for v in pair]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,9 +137,21 @@ class Loop:
     @property
     def elementwise(self) -> bool:
         """Are the elements independent of each other and of their position, so that rows may be split and joined?"""
-        if len(self.stages) != 1 or self.reductions or self.results or any(o.per_row for o in self.inputs):
+        if len(self.stages) != 1 or self.reductions or self.results or self.indexed or self.carrying:
             return False
-        return not any(e.op == "index" for _, value in self.stages[0].stores for e in walk(value))
+        if any(o.per_row for o in self.inputs):
+            return False
+        return not any(e.op == "index" for e in walk(*self.stages[0].values))
+
+    @property
+    def carrying(self) -> bool:
+        """Do values go from one element to the next?"""
+        return any(stage.carries for stage in self.stages)
+
+    @property
+    def indexed(self) -> bool:
+        """Are there operands with axes of their own?"""
+        return any(o.axes for o in (*self.inputs, *self.outputs))
 
     def __str__(self) -> str:
         return source(self)
@@ -101,6 +167,13 @@ def elementwise(name: str, inputs: Iterable[str], *values: Expr) -> Loop:
 # -- reading -----------------------------------------------------------------------------------------------------
 
 
+def expressions(loop: Loop) -> Iterator[Expr]:
+    """Every expression of a loop."""
+    for stage in loop.stages:
+        yield from walk(*stage.values)
+    yield from walk(*(v for _, v in loop.results))
+
+
 def source(loop: Loop) -> str:
     """The loop as text: what `print(kernel.source)` shows."""
     given = ", ".join(_operand("x", i, o) for i, o in enumerate(loop.inputs))
@@ -108,10 +181,10 @@ def source(loop: Loop) -> str:
     lines = [f"loop {loop.name}({given}) -> ({made})"]
     number = 0
     for stage in loop.stages:
-        lines.append("  for each element:")
-        roots = [v for _, v in stage.stores] + [f.value for f in stage.reductions]
+        starts = ", ".join(f"c{k} = {written(start)}" for k, (start, _) in enumerate(stage.carries))
+        lines.append(f"  for each element in order, from {starts}:" if starts else "  for each element:")
         names: dict[int, str] = {}
-        for named in _shared(roots):
+        for named in _shared(stage.values):
             text = written(named, names)
             names[id(named)] = f"t{len(names)}"
             lines.append(f"    t{len(names) - 1} = {text}")
@@ -119,10 +192,18 @@ def source(loop: Loop) -> str:
         for f in stage.reductions:
             lines.append(f"    r{number} = {f.kind}({written(f.value, names)})")
             number += 1
+        lines += [f"    {_stored_at(s, names)}" for s in stage.stores_at]
+        lines += [f"    c{k} = {written(v, names)}" for k, (_, v) in enumerate(stage.carries)]
     if loop.results:
         lines.append("  then:")
         lines += [f"    y{k} = {written(v)}" for k, v in loop.results]
     return "\n".join(lines)
+
+
+def _stored_at(store: StoreAt, names: dict[int, str]) -> str:
+    where = "" if store.mask is None else f" where {written(store.mask, names)}"
+    at = ", ".join(written(i, names) for i in store.indices)
+    return f"y{store.output}[{at}{where}] {COMBINED[store.how]} {written(store.value, names)}"
 
 
 def exact(loop: Loop) -> str:
@@ -141,12 +222,15 @@ def exact(loop: Loop) -> str:
     for stage in loop.stages:
         lines.append(f"stores {[(k, number_of(v)) for k, v in stage.stores]}")
         lines.append(f"reductions {[(f.kind, number_of(f.value)) for f in stage.reductions]}")
+        lines += [f"at {s.output} {s.how} {s.mask is None} {[number_of(v) for v in s.values]}" for s in stage.stores_at]
+        lines += [f"carry {number_of(a)} {number_of(b)}" for a, b in stage.carries]
     lines.append(f"results {[(k, number_of(v)) for k, v in loop.results]}")
     return "\n".join(lines)
 
 
 def _operand(letter: str, number: int, operand: Operand) -> str:
-    return f"{letter}{number}: {operand.dtype}{' per row' if operand.per_row else ''}"
+    axes = f"[{operand.axes}]" if operand.axes else ""
+    return f"{letter}{number}: {operand.dtype}{axes}{' per row' if operand.per_row else ''}"
 
 
 def _shared(roots: list[Expr]) -> list[Expr]:
@@ -185,27 +269,36 @@ def validate(loop: Loop, known: frozenset[str]) -> None:
     stored: set[int] = set()
     for stage in loop.stages:
         for number, value in stage.stores:
-            if not 0 <= number < len(loop.outputs) or loop.outputs[number].per_row:
+            if not 0 <= number < len(loop.outputs) or loop.outputs[number].per_row or loop.outputs[number].axes:
                 fail(f"there is no output y{number} with a value for each element")
             if value.dtype != loop.outputs[number].dtype:
                 fail(f"y{number} is {loop.outputs[number].dtype}, the value stored is {value.dtype}")
         for f in stage.reductions:
             if f.kind not in REDUCTIONS:
                 fail(f"there is no reduction {f.kind!r}")
-            if (f.kind in ("any", "all")) != (f.value.dtype == "bool") or f.value.dtype == "f16":
+            if (f.kind in ("any", "all")) != (f.value.dtype == "bool") or f.value.dtype in NARROW:
                 fail(f"{f.kind} cannot reduce {f.value.dtype}")
-        for e in walk(*(v for _, v in stage.stores), *(f.value for f in stage.reductions)):
+        for store in stage.stores_at:
+            wrong = wrong_store(loop, store, stored)
+            if wrong:
+                fail(wrong)
+            stored.add(store.output)
+        for e in walk(*stage.values):
             _check(loop, e, done, stored, known, fail)
+        wrong = wrong_variables(loop, stage)
+        if wrong:
+            fail(wrong)
         stored |= {number for number, _ in stage.stores}
         done += stage.reductions
     for number, value in loop.results:
-        if not 0 <= number < len(loop.outputs) or not loop.outputs[number].per_row:
+        if not 0 <= number < len(loop.outputs) or not loop.outputs[number].per_row or loop.outputs[number].axes:
             fail(f"there is no output y{number} with one value per row")
         if value.dtype != loop.outputs[number].dtype:
             fail(f"y{number} is {loop.outputs[number].dtype}, the result is {value.dtype}")
         for e in walk(value):
             _check(loop, e, done, stored, known, fail)
-            if e.op in ("index", "reload") or (e.op == "load" and not loop.inputs[e.value].per_row):
+            alone = e.op in ("index", "reload", "load_at", "fold", "step", "carried", "carry")
+            if alone or (e.op == "load" and not loop.inputs[e.value].per_row):
                 fail(f"the result y{number} uses a value of single elements")
         stored.add(number)
     if stored != set(range(len(loop.outputs))):
@@ -217,10 +310,14 @@ def _check(loop: Loop, e: Expr, done: list[Reduction], stored: set[int], known: 
     if e.dtype not in DTYPES:
         fail(f"{e.dtype!r} is no dtype of the loop language")
     if e.op == "load":
-        if not 0 <= e.value < len(loop.inputs) or loop.inputs[e.value].dtype != e.dtype:
+        if not 0 <= e.value < len(loop.inputs) or loop.inputs[e.value] != _plain(loop.inputs[e.value], e.dtype):
             fail(f"there is no input x{e.value} of {e.dtype}")
+    elif e.op in ("load_at", "size", "fold", "step", "carried", "carry"):
+        wrong = wrong_window(loop, e)
+        if wrong:
+            fail(wrong)
     elif e.op == "reload":
-        if e.value not in stored or loop.outputs[e.value].dtype != e.dtype:
+        if e.value not in stored or loop.outputs[e.value] != _plain(loop.outputs[e.value], e.dtype):
             fail(f"y{e.value} is read before a stage has stored it")
     elif e.op == "reduction":
         if not 0 <= e.value < len(done) or done[e.value].dtype != e.dtype:
@@ -239,6 +336,11 @@ def _check(loop: Loop, e: Expr, done: list[Reduction], stored: set[int], known: 
             fail(wrong)
 
 
+def _plain(operand: Operand, dtype: str) -> Operand:
+    """The operand as one of this dtype without axes of its own."""
+    return Operand(dtype, operand.per_row)
+
+
 def _fits(e: Expr) -> bool:
     if e.dtype == "bool":
         return isinstance(e.value, bool)
@@ -255,7 +357,8 @@ def _misused(e: Expr) -> str:
     instruction = INSTRUCTIONS.get(e.op)
     count = 2 if instruction is None else instruction.inputs
     if e.op == "rescue":
-        right = len(dtypes) > 2 and dtypes[:2] == ["bool", e.dtype] and set(dtypes[2:]) == {"f64"} and e.dtype != "f16"
+        right = len(dtypes) > 2 and dtypes[:2] == ["bool", e.dtype] and set(dtypes[2:]) == {"f64"}
+        right = right and e.dtype not in NARROW
         return "" if right else f"rescue by {e.value} is given {listed}"
     if not dtypes or (instruction is not None and e.op != "call" and len(dtypes) != count):
         return f"{e.op} takes {count} values, not {len(dtypes)}"
@@ -271,8 +374,8 @@ def _misused(e: Expr) -> str:
         return "" if dtypes == ["bool", e.dtype, e.dtype] else f"where chooses between {listed}"
     if any(d != first for d in dtypes):
         return f"{e.op} mixes {listed}"
-    if "f16" in (e.dtype, first):
-        return f"{e.op} computes in f16"
+    if e.dtype in NARROW or first in NARROW:
+        return f"{e.op} computes in {first}"
     if instruction is not None and e.dtype != ("bool" if instruction.gives_mask else first):
         return f"{e.op} of {first} is not {e.dtype}"
     if instruction is not None and NUMPY[first].kind not in instruction.kinds:

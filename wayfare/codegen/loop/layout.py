@@ -28,13 +28,15 @@ class Nest:
     layout: Layout
     sizes: tuple[int, int, int]
     strides: tuple[tuple[int, int, int], ...]
+    # The size and the byte stride of each operand's own axes.
+    own: tuple[int, ...] = ()
 
     def words(self, part: tuple[int, int, int] | None = None, start: tuple[int, int, int] = (0, 0, 0)) -> list[int]:
         """The argument block of a part of the nest; the address words hold byte offsets from the arrays' starts."""
         words = list(part or self.sizes)
         for own in self.strides:
             words += [sum(a * b for a, b in zip(start, own, strict=True)), *own]
-        return words
+        return words + list(self.own)
 
     @property
     def elements(self) -> int:
@@ -46,7 +48,7 @@ class Scattered(LoopError):
     """The operands do not fit a nest of three axes: some must be copied first."""
 
 
-def _axes(shape: Shape, strides: Sequence[Shape], sizes: Sequence[Shape]) -> list[Axis]:
+def axes_of(shape: Shape, strides: Sequence[Shape], sizes: Sequence[Shape]) -> list[Axis]:
     """The axes of the nest, with stride 0 where an operand is broadcast."""
     rank = len(shape)
     made = []
@@ -59,7 +61,7 @@ def _axes(shape: Shape, strides: Sequence[Shape], sizes: Sequence[Shape]) -> lis
     return made
 
 
-def _joined(axes: list[Axis]) -> list[Axis]:
+def joined(axes: list[Axis]) -> list[Axis]:
     """Drop axes of size 1, and merge neighbouring axes where every operand is contiguous across them."""
     out: list[Axis] = []
     for axis in axes:
@@ -89,10 +91,10 @@ def elementwise_nest(
     shape: Shape, sizes: Sequence[Shape], strides: Sequence[Shape], itemsizes: Sequence[int], outputs: int
 ) -> Nest:
     """The nest of a loop without rows: operands of these sizes and strides, the last `outputs` of them written."""
-    axes = _joined(_axes(shape, strides, sizes))
+    axes = joined(axes_of(shape, strides, sizes))
     # The axis along which the results are contiguous becomes the innermost one.
     axes.sort(key=lambda axis: -max((abs(s) for s in axis.strides[-outputs:]), default=0))
-    axes = _joined(axes)
+    axes = joined(axes)
     none = [0] * len(sizes)
     if len(axes) > 3:
         raise Scattered("more than three axes")
@@ -108,14 +110,16 @@ def rows_nest(
     itemsizes: Sequence[int],
 ) -> Nest:  # fmt: skip
     """The nest of a loop over rows that run along `axis` (adjacent axes of `shape`)."""
-    every = _axes(shape, strides, sizes)
+    if loop.indexed:
+        return _indexed_nest(loop, shape, axis, sizes, strides, itemsizes)
+    every = axes_of(shape, strides, sizes)
     before, row, after = every[: axis[0]], every[axis[0] : axis[-1] + 1], every[axis[-1] + 1 :]
-    row = _joined(row)
+    row = joined(row)
     none = [0] * len(sizes)
     if len(row) > 1:
         raise Scattered("the row has more than one axis")
     elements = row[0] if row else Axis(1, none)
-    outer = _joined(before + after)
+    outer = joined(before + after)
     per_element = [k for k, o in enumerate((*loop.inputs, *loop.outputs)) if not o.per_row]
 
     # Broadcast operands are small: operands without broadcasting decide; the others only break ties.
@@ -145,6 +149,36 @@ def rows_nest(
     return Nest(Layout("along", fixed), nest.sizes, nest.strides)
 
 
+def _indexed_nest(
+    loop: Loop, shape: Shape, axis: tuple[int, ...], sizes: Sequence[Shape], strides: Sequence[Shape],
+    itemsizes: Sequence[int],
+) -> Nest:  # fmt: skip
+    """The nest of a loop with operands that have axes of their own. It is vectorised along the row.
+
+    The class of such an operand is upper case if it is contiguous along the last of its own axes.
+    """
+    operands = (*loop.inputs, *loop.outputs)
+    counts = [len(s) - o.axes for s, o in zip(sizes, operands, strict=True)]
+    every = axes_of(shape, [s[:n] for s, n in zip(strides, counts, strict=True)],
+                  [s[:n] for s, n in zip(sizes, counts, strict=True)])  # fmt: skip
+    row, outer = joined(every[axis[0] : axis[-1] + 1]), joined(every[: axis[0]] + every[axis[-1] + 1 :])
+    if len(row) > 1 or len(outer) > 2:
+        raise Scattered("too many axes")
+    one = Axis(1, [0] * len(sizes))
+    nest = _nest("along", [*[one] * (2 - len(outer)), *outer, *(row or [one])], itemsizes)
+    classes, own = [], []
+    for k, (found, operand) in enumerate(zip(nest.layout.classes, operands, strict=True)):
+        if operand.per_row:
+            found = "b"
+        elif not row and not operand.axes:
+            found = "c"
+        if operand.axes:
+            own += [word for pair in zip(sizes[k][counts[k] :], strides[k][counts[k] :], strict=True) for word in pair]
+            found = found.upper() if strides[k][-1] == itemsizes[k] else found
+        classes.append(found)
+    return Nest(Layout("along", "".join(classes)), nest.sizes, nest.strides, tuple(own))
+
+
 # Along the vectorised axis, parts have a multiple of this many elements: vectors are not split.
 _GRAIN = 64
 
@@ -159,6 +193,15 @@ def parts(nest: Nest, count: int) -> list[list[int]]:
 def elementwise_parts(nest: Nest, count: int) -> list[list[int]]:
     """The same for elementwise loops, where the innermost axis may be split, too."""
     return _split(nest, next((a for a in (0, 1) if nest.sizes[a] >= 4 * count), 2), count)
+
+
+def indexed_parts(nest: Nest, count: int, stored: Sequence[int], whole_rows: bool) -> list[list[int]]:
+    """The same for loops with operands that have axes of their own. `stored` are those that are stored by index: only
+    axes along which all of them move are split, so that no two parts store in one place. `whole_rows`: is the row not
+    to be split?"""
+    axes = [a for a in ((0, 1) if whole_rows else (0, 1, 2)) if all(nest.strides[k][a] for k in stored)]
+    best = max(axes, key=lambda a: (min(nest.sizes[a] // (_GRAIN if a == 2 else 1), count), -a), default=None)
+    return [nest.words()] if best is None or nest.sizes[best] < 2 else _split(nest, best, count)
 
 
 def row_pieces(nest: Nest, count: int) -> list[list[int]]:
@@ -184,4 +227,3 @@ def _split(nest: Nest, axis: int, count: int) -> list[list[int]]:
         part[axis], start[axis] = length, begin
         made.append(nest.words((part[0], part[1], part[2]), (start[0], start[1], start[2])))
     return made
-

@@ -30,13 +30,14 @@ import numpy as np
 
 from wayfare.codegen.loop.expr import PRIMITIVES, Expr, LoopMath, expr, walk
 from wayfare.codegen.loop.instruction import INSTRUCTIONS
+from wayfare.codegen.loop.language import Loop, Reduction, Stage
 from wayfare.codegen.math import calls, erf, exp, log, power, rounding, trig
 from wayfare.codegen.math.calls import numpy_form, symbol_address
 from wayfare.codegen.math.parts import Rule, layout
 from wayfare.core.errors import LoopError
 from wayfare.core.numpy_math import numpy_math
 
-__all__ = ["KNOWN", "cost_of", "expand", "loop_math", "lower", "numpy_function", "symbol_address"]
+__all__ = ["KNOWN", "cost_of", "expand", "loop_math", "lower", "lowered", "numpy_function", "symbol_address"]
 
 _OF_FLOATS: dict[str, Rule] = {
     **erf.RULES, **exp.RULES, **log.RULES, **trig.RULES, **calls.RULES,
@@ -67,8 +68,12 @@ def cost_of(name: str) -> int:
     return 1 if name in rounding.CHEAP else 4 if name in rounding.DIVISIONS else 10
 
 
-def lower(roots: Sequence[Expr]) -> list[Expr]:
-    """The same values in primitives only; shared subexpressions stay shared."""
+def _none(_e: Expr) -> bool:
+    return False
+
+
+def lower(roots: Sequence[Expr], keeps: Callable[[Expr], bool] = _none) -> list[Expr]:
+    """The same values in primitives, and in the functions that `keeps` accepts; shared subexpressions stay shared."""
     done: dict[int, Expr] = {}
 
     def plain(root: Expr) -> Expr:
@@ -77,7 +82,7 @@ def lower(roots: Sequence[Expr]) -> list[Expr]:
                 args = tuple(done[id(a)] for a in e.args)
                 kept = all(a is b for a, b in zip(args, e.args, strict=True))
                 same = e if kept else expr(e.op, args, e.dtype, e.value)
-                done[id(e)] = plain(expand(same)) if same.op in KNOWN else same
+                done[id(e)] = plain(expand(same)) if same.op in KNOWN and not keeps(same) else same
                 done.setdefault(id(same), done[id(e)])
                 alive.extend((e, same))
         return done[id(root)]
@@ -85,6 +90,21 @@ def lower(roots: Sequence[Expr]) -> list[Expr]:
     # `done` is keyed by id, so every expression in it must stay alive until the end.
     alive: list[Expr] = list(roots)
     return [plain(root) for root in roots]
+
+
+def lowered(loop: Loop, keeps: Callable[[Expr], bool] = _none) -> Loop:
+    """The loop with all functions expanded into primitives, but for those that `keeps` accepts."""
+    stages = []
+    for stage in loop.stages:
+        roots = iter(lower(stage.values, keeps))
+        stores = tuple((k, next(roots)) for k, _ in stage.stores)
+        reductions = tuple(Reduction(f.kind, next(roots)) for f in stage.reductions)
+        at = tuple(s.rebuilt([next(roots) for _ in s.values]) for s in stage.stores_at)
+        carries = tuple((next(roots), next(roots)) for _ in stage.carries)
+        stages.append(Stage(stores, reductions, at, carries))
+    results = lower([v for _, v in loop.results], keeps)
+    return Loop(loop.name, loop.inputs, loop.outputs, tuple(stages),
+                tuple((k, e) for (k, _), e in zip(loop.results, results, strict=True)))  # fmt: skip
 
 
 def _ldexp(x: Any, n: Any) -> Any:

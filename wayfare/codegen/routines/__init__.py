@@ -1,1 +1,1 @@
-"""Native routines for what the loop language cannot express: gathers, sliding windows, transposes, scans."""
+"""Ops as loops (gathers, windows, scans), and native routines for what a loop cannot do as fast."""

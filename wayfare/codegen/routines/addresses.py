@@ -20,7 +20,6 @@ from wayfare.codegen.llvm.builder import Writer, memory_type, vector
 from wayfare.codegen.llvm.machine import Machine
 from wayfare.codegen.llvm.module import DATA_OFFSET
 from wayfare.codegen.loop.expr import NUMPY
-from wayfare.codegen.routines.indexed import split_range
 from wayfare.codegen.routines.routine import NAME, Routine, address_of, function, pointer, word
 from wayfare.codegen.runtime import thread_pool
 from wayfare.core.counters import COUNTERS
@@ -33,6 +32,13 @@ _PARALLEL_FROM = 512 * 1024
 _COLUMNS = 128
 # How many rows ahead memory is prefetched.
 _AHEAD = 8
+
+
+def split_range(size: int, parts: int, grain: int = 1) -> list[tuple[int, int]]:
+    """Split 0 … size into about `parts` ranges that begin at multiples of `grain`."""
+    size_of_part = max(-(-size // parts), 1)
+    size_of_part = -(-size_of_part // grain) * grain
+    return [(begin, min(begin + size_of_part, size)) for begin in range(0, max(size, 1), size_of_part)]
 
 
 # -- calls -------------------------------------------------------------------------------------------------------------

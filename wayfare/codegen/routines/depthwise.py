@@ -1,4 +1,4 @@
-"""Depthwise convolution and its two gradients, in native code, without im2col.
+"""Depthwise convolution and its two gradients as loops, without im2col.
 
 The weight is (C, 1, *kernel). With im2col, these would be matmuls with one row, for which BLAS is slow. All three
 functions return None where the general way must be used: other dtypes or ranks, small inputs, no native code.
@@ -7,15 +7,31 @@ functions return None where the general way must be used: other dtypes or ranks,
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.llvm.builder import Variable
-from wayfare.codegen.llvm.machine import Machine
-from wayfare.codegen.routines.windows import Nest, Row, Sizes, Slide, Steps, check_fits, find, routines, run
+from wayfare.codegen.loop.expr import OF_NUMPY, Expr, apply, const, index, reduction
+from wayfare.codegen.loop.language import Loop, Operand, Reduction, Stage
+from wayfare.codegen.loop.window import fold, load_at, size
+from wayfare.codegen.routines.windows import (
+    NUMBERS,
+    Sizes,
+    Slide,
+    check_fits,
+    in_plane,
+    meeting_loop,
+    moved,
+    numbers,
+    planes,
+    suits,
+    sum_of_meetings,
+    table_of_numbers,
+    usual,
+)
+from wayfare.codegen.runtime import kernel as native
+from wayfare.codegen.runtime.kernel import Kernel
 from wayfare.core import buffer_pool
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -24,100 +40,95 @@ Array = np.ndarray[Any, np.dtype[Any]]
 DEPTHWISE_FROM = 2048
 
 
-def _fma(nest: Nest, a: str, b: str, c: str) -> str:
-    kind = nest.vector
-    return nest.writer.intrinsic(f"llvm.fma.{nest.short}", kind, [(kind, a), (kind, b), (kind, c)])
+@cache
+def _forward(dtype: str, known: int) -> Kernel:
+    """Rows are those of windows: the channel and the first line of each, then numbers of the slide."""
+    channel, top, left, step, down, across = numbers(2, 6)
+
+    def tap(i: Expr, j: Expr, so_far: Expr) -> Expr:
+        line, at = top + i * down, moved(left + j * across, step, known)
+        x = load_at(0, dtype, channel, line, at, mask=in_plane(line, at))
+        return apply("fma", x, load_at(1, dtype, channel, i, j), so_far)
+
+    (value,) = fold(size(1, 1), (const(0, dtype),),
+                    lambda i, so_far: fold(size(1, 2), (so_far,), lambda j, inner: (tap(i, j, inner),)))  # fmt: skip
+    inputs = (Operand(dtype, True, 3), Operand(dtype, True, 3), NUMBERS)
+    return native.build(Loop("depthwise", inputs, (Operand(dtype),), (Stage(((0, value),)),)))
 
 
-def _write_sum(to: str, dtype: str, side_by_side: bool, host: Machine) -> str:
-    """The output (the matrix), or the gradient of the input (the image): each element of the kernel adds to it."""
-    nest = Nest(host, dtype, side_by_side)
-    weight = ""
-
-    @contextmanager
-    def weighted(address: str) -> Iterator[None]:
-        nonlocal weight
-        weight = nest.writer.splat(nest.lanes, nest.kind, nest.writer.load(nest.kind, address, 1))
-        yield
-
-    def visit(row: Row) -> None:
-        nest.accumulate(row, to, lambda more, old: _fma(nest, more, weight, old))
-
-    return nest.write(visit, to, weighted)
+@cache
+def _input(dtype: str, side_by_side: bool) -> Kernel:
+    return native.build(meeting_loop("depthwise_input", dtype, True, side_by_side))
 
 
-def _write_weight(dtype: str, side_by_side: bool, host: Machine) -> str:
-    nest = Nest(host, dtype, side_by_side)
-    writer = nest.writer
-    totals: list[Variable] = []
+@cache
+def _weight(dtype: str, known: int) -> Kernel:
+    """Rows are the elements of all kernels: a sum over the columns of windows of sums over the rows of windows."""
+    channel, top, left, step, down = numbers(2, 5)
 
-    @contextmanager
-    def summed(address: str) -> Iterator[None]:
-        totals.append(writer.variable(nest.vector, "zeroinitializer"))
-        yield
-        total = writer.intrinsic(
-            f"llvm.vector.reduce.fadd.{nest.short}", nest.kind,
-            [(nest.kind, "0.0"), (nest.vector, totals[-1].get())],
-        )  # fmt: skip
-        writer.store(nest.kind, total, address, 1)
+    def window(r: Expr, so_far: Expr) -> tuple[Expr]:
+        line, at = top + r * down, moved(left, step, known)
+        x = load_at(0, dtype, channel, line, at, mask=in_plane(line, at))
+        return (apply("fma", x, load_at(1, dtype, channel, r, index()), so_far),)
 
-    def visit(row: Row) -> None:
-        with writer.loop(row.begin, row.end, nest.lanes) as k:
-            inside = nest.lanes_between(k, row.begin, row.end)
-            x = nest.load(nest.image_at(row, k), nest.step_of(row), inside)
-            totals[-1].set(_fma(nest, x, nest.load(nest.matrix_at(row, k), None, inside), totals[-1].get()))
-
-    return nest.write(visit, "", summed)
+    (value,) = fold(size(1, 1), (const(0, dtype),), window)
+    inputs = (Operand(dtype, True, 3), Operand(dtype, True, 3), NUMBERS)
+    return native.build(Loop("depthwise_weight", inputs, (Operand(dtype, per_row=True),),
+                             (Stage(reductions=(Reduction("sum", value),)),), ((0, reduction(0, dtype)),)))  # fmt: skip
 
 
-_FORWARD = routines("depthwise", _write_sum, "matrix")
-_INPUT = routines("depthwise_input", _write_sum, "image")
-_WEIGHT = routines("depthwise_weight", _write_weight)
+@lru_cache(maxsize=16)
+def _window_rows(slide: Slide, channels: int) -> Array:
+    """The numbers of each row of windows."""
+    c, r = np.indices((channels, slide.counts[0])).reshape(2, -1)
+    top = r * slide.stride[0] - slide.padding[0]
+    return table_of_numbers(c, top, -slide.padding[1], slide.stride[1], *slide.dilation)
 
 
-def _planes(channels: int, slide: Slide, size: int) -> Steps:
-    plane = math.prod(slide.counts) * size
-    return Steps(channels * plane, plane)
+@lru_cache(maxsize=16)
+def _kernel_elements(slide: Slide, channels: int) -> Array:
+    """The numbers of each element of all kernels: its channel, line and column for the first window, the strides."""
+    c, i, j = np.indices((channels, *slide.kernel)).reshape(3, -1)
+    line, column = (n * d - p for n, d, p in zip((i, j), slide.dilation, slide.padding, strict=True))
+    return table_of_numbers(c, line, column, slide.stride[1], slide.stride[0])
 
 
 def forward(x: Array, weight: Array, slide: Slide) -> Array | None:
     """The convolution of (N, C, *sizes): (N, C, *counts)."""
-    routine = find(_FORWARD, x.dtype, x.shape, slide, DEPTHWISE_FROM)
-    if routine is None:
+    if not suits(x.dtype, x.shape, slide, DEPTHWISE_FROM):
         return None
-    channels, size = x.shape[1], x.itemsize
+    batch, channels = x.shape[:2]
     check_fits(weight.size == channels * math.prod(slide.kernel) and weight.dtype == x.dtype, "images and weights")
     out = buffer_pool.empty((*x.shape[:2], *slide.counts), x.dtype)
-    by_channel = Steps(0, math.prod(slide.kernel) * size)
-    x, weight = np.ascontiguousarray(x), np.ascontiguousarray(weight)
-    run(routine, x, out, _planes(channels, slide, size), slide, weight, by_channel)
+    slide = slide.planar()
+    images, weights = planes(x)[:, None, None], np.ascontiguousarray(weight).reshape(channels, *slide.kernel)
+    rows = out.reshape(batch, -1, slide.counts[1])
+    _forward(OF_NUMPY[x.dtype], usual(slide)).into(
+        [images, weights, _window_rows(slide, channels)], [rows], rows.shape, (2,), math.prod(slide.kernel)
+    )
     return out
 
 
 def by_input(g: Array, weight: Array, shape: Sizes, slide: Slide) -> Array | None:
     """The gradient of the input (of this shape) from that of the output."""
-    routine = find(_INPUT, g.dtype, shape, slide, DEPTHWISE_FROM)
-    if routine is None:
+    if not suits(g.dtype, shape, slide, DEPTHWISE_FROM):
         return None
     check_fits(g.shape == (*shape[:2], *slide.counts) and weight.dtype == g.dtype
                and weight.size == shape[1] * math.prod(slide.kernel), "gradients and weights")  # fmt: skip
-    out = buffer_pool.empty(shape, g.dtype)
-    by_channel = Steps(0, math.prod(slide.kernel) * g.itemsize)
-    g, weight = np.ascontiguousarray(g), np.ascontiguousarray(weight)
-    run(routine, out, g, _planes(shape[1], slide, g.itemsize), slide, weight, by_channel)
-    return out
+    weights = np.ascontiguousarray(weight).reshape(shape[1], -1)
+    return sum_of_meetings(_input(OF_NUMPY[g.dtype], slide.stride[-1] == 1), planes(g), shape, slide, weights)
 
 
 def by_weight(x: Array, g: Array, slide: Slide) -> Array | None:
     """The gradient of the weight, (C, 1, *kernel)."""
-    routine = find(_WEIGHT, x.dtype, x.shape, slide, DEPTHWISE_FROM)
-    if routine is None:
+    if not suits(x.dtype, x.shape, slide, DEPTHWISE_FROM):
         return None
-    (batch, channels), size, kernel = x.shape[:2], x.itemsize, math.prod(slide.kernel)
+    (batch, channels), kernel = x.shape[:2], math.prod(slide.kernel)
     check_fits(g.shape == (*x.shape[:2], *slide.counts) and g.dtype == x.dtype, "images and gradients")
+    flat = slide.planar()
     # One sum for each example, so that threads do not write to the same memory.
-    sums = np.empty((batch, channels, kernel), x.dtype)
-    each = Steps(channels * kernel * size, kernel * size)
-    x, g = np.ascontiguousarray(x), np.ascontiguousarray(g)
-    run(routine, x, g, _planes(channels, slide, size), slide, sums, each)
+    sums = np.empty((batch, channels * kernel, 1), x.dtype)
+    given = [planes(x)[:, None, None], planes(g)[:, None, None], _kernel_elements(flat, channels)]
+    nest = (batch, channels * kernel, flat.counts[1])
+    _weight(OF_NUMPY[x.dtype], usual(slide)).into(given, [sums], nest, (2,), flat.counts[0])
     return np.asarray(sums.sum(axis=0).reshape(channels, 1, *slide.kernel))

@@ -8,12 +8,13 @@ computes it again instead of storing the mask.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.loop.expr import OF_NUMPY, Expr, apply, cast, const, index, load
+from wayfare.codegen.loop.expr import NARROW, NUMPY, OF_NUMPY, Expr, apply, cast, const, index, load
 from wayfare.codegen.loop.language import Loop, Operand, Stage
 from wayfare.codegen.runtime import kernel as native
 from wayfare.codegen.runtime.kernel import Kernel
@@ -72,7 +73,7 @@ def _mixed_64(x: int) -> int:
 
 
 @lru_cache(64)
-def _numbers(key: Key, p: float) -> tuple[Array, Array, Array]:
+def words(key: Key, p: float) -> tuple[Array, Array, Array]:
     """Two words of a key, and the threshold: elements with a smaller hash are dropped."""
     seed, call = key
     mixed = _mixed_64(_mixed_64(seed + 0x9E3779B97F4A7C15 & _64) + call * 0x9E3779B97F4A7C15 & _64)
@@ -88,15 +89,16 @@ def _rows(shape: tuple[int, ...], start: int) -> Array:
 
 def drawing(key: Key, p: float, rows: tuple[int, ...], start: int = 0) -> list[Array]:
     """The arrays for OPERANDS: rows of this shape, numbered from `start`."""
-    return [_rows(rows, start), *_numbers(key, p)]
+    return [_rows(rows, start), *words(key, p)]
 
 
 # -- masks and dropout --------------------------------------------------------------------------------------------
 
 
 @cache
-def _scaling(dtype: str) -> Kernel:
-    wide = "f32" if dtype == "f16" else dtype
+def scaling(dtype: str) -> Kernel:
+    """Rows times a factor where they are kept, times 0 elsewhere: the array, the factor, OPERANDS."""
+    wide = factor_dtype(dtype)
     # Multiply by 0 instead of selecting 0, so that NaN stays NaN.
     factor = apply("where", is_kept(2), load(1, wide), const(0.0, wide))
     value = cast(cast(load(0, dtype), wide) * factor, dtype)
@@ -104,19 +106,25 @@ def _scaling(dtype: str) -> Kernel:
     return native.build(Loop("dropout", inputs, (Operand(dtype),), (Stage(((0, value),)),)))
 
 
+def factor_dtype(dtype: str) -> str:
+    """The dtype of the factor of `scaling`."""
+    return "f32" if dtype in NARROW else dtype
+
+
 @cache
-def _masking() -> Kernel:
+def masking() -> Kernel:
+    """The mask of rows: any bools of the shape, OPERANDS."""
     inputs = (Operand("bool"), *OPERANDS)
     return native.build(Loop("dropout_mask", inputs, (Operand("bool"),), (Stage(((0, is_kept(1)),)),)))
 
 
-def _in_rows(flat: Array, key: Key, p: float, run: Any) -> None:
-    """`run(slice, rows, operands)` for all full rows of a flat array, and for the rest as one short row."""
-    full = flat.size // _COLUMNS
+def pieces(size: int) -> Iterator[tuple[slice, tuple[int, int], int]]:
+    """A flat array as rows: all full rows, then the rest as one short row. The part, its shape, its first row."""
+    full = size // _COLUMNS
     if full:
-        run(slice(0, full * _COLUMNS), (full, _COLUMNS), drawing(key, p, (full,)))
-    if flat.size % _COLUMNS:
-        run(slice(full * _COLUMNS, flat.size), (1, flat.size % _COLUMNS), drawing(key, p, (1,), full))
+        yield slice(0, full * _COLUMNS), (full, _COLUMNS), 0
+    if size % _COLUMNS:
+        yield slice(full * _COLUMNS, size), (1, size % _COLUMNS), full
 
 
 def dropout_mask(key: Key, shape: tuple[int, ...], p: float) -> Array:
@@ -124,12 +132,9 @@ def dropout_mask(key: Key, shape: tuple[int, ...], p: float) -> Array:
     if p <= 0 or p >= 1:
         return np.full(shape, p <= 0)
     out = buffer_pool.empty((math.prod(shape),), np.dtype(bool))
-    kernel = _masking()
-
-    def run(where: slice, rows: tuple[int, int], operands: list[Array]) -> None:
-        kernel.into([np.broadcast_to(np.False_, rows), *operands], [out[where].reshape(rows)], rows, (1,))
-
-    _in_rows(out, key, p, run)
+    for where, rows, start in pieces(out.size):
+        given = [np.broadcast_to(np.False_, rows), *drawing(key, p, rows[:1], start)]
+        masking().into(given, [out[where].reshape(rows)], rows, (1,))
     return out.reshape(shape)
 
 
@@ -138,11 +143,8 @@ def dropped_out(x: Array, key: Key, p: float) -> Array:
     flat = np.ascontiguousarray(x).reshape(-1)
     out = buffer_pool.empty(flat.shape, x.dtype)
     name = OF_NUMPY[x.dtype]
-    factor = np.array(1 / (1 - p), np.float64 if name == "f64" else np.float32)
-    kernel = _scaling(name)
-
-    def run(where: slice, rows: tuple[int, int], operands: list[Array]) -> None:
-        kernel.into([flat[where].reshape(rows), factor, *operands], [out[where].reshape(rows)], rows, (1,))
-
-    _in_rows(flat, key, p, run)
+    factor = np.array(1 / (1 - p), NUMPY[factor_dtype(name)])
+    for where, rows, start in pieces(flat.size):
+        given = [flat[where].reshape(rows), factor, *drawing(key, p, rows[:1], start)]
+        scaling(name).into(given, [out[where].reshape(rows)], rows, (1,))
     return out.reshape(x.shape)

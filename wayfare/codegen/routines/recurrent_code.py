@@ -70,11 +70,31 @@ def write(formula: Formula, host: Machine) -> str:
     return _Code(formula, host).written()
 
 
-class _Code(VectorCode):
-    def __init__(self, formula: Formula, host: Machine) -> None:
-        super().__init__(host, formula.dtype, WORDS)
-        self.formula = formula
+class CellCode(VectorCode):
+    """Code that multiplies rows with the weights of all gates of some units."""
+
+    def __init__(self, host: Machine, dtype: str, gates: int, names: tuple[str, ...]) -> None:
+        super().__init__(host, dtype, names)
+        self.gates_of_unit = gates
         self.wide = self.lanes * self.size
+
+    def add_matmul(self, sums: list[list[Variable]], rows: str, step: str, count: str, weights: str) -> None:
+        """Add rows @ weights to the sums."""
+        gates = self.gates_of_unit
+        starts = [self.at(rows, str(r), step) for r in range(len(sums))]
+        with self.writer.loop("0", count, 1) as k:
+            own = self.at(weights, k, gates * self.wide)
+            given = [self.load(self.at(own, str(gate * self.wide)), self.lanes) for gate in range(gates)]
+            for start, of_row in zip(starts, sums, strict=True):
+                number = self.in_every_lane(self.at(start, k, self.size), self.lanes)
+                for weight, total in zip(given, of_row, strict=True):
+                    self.multiply_add(self.lanes, weight, number, total)
+
+
+class _Code(CellCode):
+    def __init__(self, formula: Formula, host: Machine) -> None:
+        super().__init__(host, formula.dtype, formula.gates, WORDS)
+        self.formula = formula
         self.tile = tile_rows(formula, host)
         self.after = lower(formula.after)
         self.row_bytes = self.mul(self.words.hidden, self.size)
@@ -129,18 +149,6 @@ class _Code(VectorCode):
             for k, total in enumerate(whole):
                 address = self.at(target, str((row * len(whole) + k) * self.wide))
                 self.store(total.get(), address, self.lanes)
-
-    def add_matmul(self, sums: list[list[Variable]], rows: str, step: str, count: str, weights: str) -> None:
-        """Add rows @ weights to the sums."""
-        gates = self.formula.gates
-        starts = [self.at(rows, str(r), step) for r in range(len(sums))]
-        with self.writer.loop("0", count, 1) as k:
-            own = self.at(weights, k, gates * self.wide)
-            given = [self.load(self.at(own, str(gate * self.wide)), self.lanes) for gate in range(gates)]
-            for start, of_row in zip(starts, sums, strict=True):
-                number = self.in_every_lane(self.at(start, k, self.size), self.lanes)
-                for weight, total in zip(given, of_row, strict=True):
-                    self.multiply_add(self.lanes, weight, number, total)
 
     def gates(self, before: str, to: str, of_unit: str, count: str, mask: str) -> None:
         """Compute the new states from the sums of `count` sequences."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.loop.expr import OF_NUMPY, Expr, cast, load, reduction, truth
+from wayfare.codegen.loop.expr import NARROW, OF_NUMPY, Expr, cast, load, reduction, truth
 from wayfare.codegen.loop.language import Loop, Operand, Reduction, Stage
 from wayfare.codegen.routines.short_reductions import total
 from wayfare.codegen.runtime import kernel
 from wayfare.codegen.runtime.kernel import Kernel
+from wayfare.core.spec import FLOAT_KINDS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 # Shorter rows do not fill the vector lanes.
@@ -21,21 +23,25 @@ _ARG = ("argmax", "argmin")
 
 
 @cache
-def _kernel(kind: str, given: str, made: str) -> Kernel:
-    """The kernel that reduces elements of dtype `given` to results of dtype `made`."""
-    # f16 is reduced in f32.
-    value: Expr = cast(load(0, given), "f32") if given == "f16" else load(0, given)
+def reducing_loop(kind: str, given: str, made: str) -> Loop:
+    """The loop that reduces elements of dtype `given` to results of dtype `made`."""
+    # f16 and bf16 are reduced in f32.
+    value: Expr = cast(load(0, given), "f32") if given in NARROW else load(0, given)
     if kind in ("any", "all"):
         value = truth(value)
     elif kind in ("sum", "prod"):
-        value = cast(value, "f32" if made == "f16" else made)
+        value = cast(value, "f32" if made in NARROW else made)
     elif given == "bool":
         value = cast(value, "u8")
     one = Reduction(kind, value)
     result = reduction(0, one.dtype)
     result = truth(result) if made == "bool" else cast(result, made)
-    loop = Loop(kind, (Operand(given),), (Operand(made, per_row=True),), (Stage(reductions=(one,)),), ((0, result),))
-    return kernel.build(loop)
+    return Loop(kind, (Operand(given),), (Operand(made, per_row=True),), (Stage(reductions=(one,)),), ((0, result),))
+
+
+@cache
+def _kernel(kind: str, given: str, made: str) -> Kernel:
+    return kernel.build(reducing_loop(kind, given, made))
 
 
 def runs(axis: tuple[int, ...], shape: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -60,20 +66,35 @@ def _better_by_numpy(kind: str, x: Array, row: int) -> bool:
 
 def reduce_axes(kind: str, x: Array, axis: tuple[int, ...], keepdims: bool, dtype: np.dtype[Any]) -> Any:
     """Reduce over sorted axes to an array of `dtype`; None where NumPy must do it. `kind` is one of REDUCTIONS."""
-    given, made = OF_NUMPY.get(x.dtype), OF_NUMPY.get(dtype)
-    if given is None or made is None or not axis or x.size == 0 or not kernel.available():
+    if not kernel.available() or x.size == 0 or not axis:
         return None
-    # With several runs of axes, intermediate results are f32 where the final result is f16.
-    between = "f32" if made == "f16" else made
+    parts = runs(axis, x.shape)
+    if parts[-1][-1] == x.ndim - 1 and _better_by_numpy(kind, x, math.prod([x.shape[a] for a in parts[-1]])):
+        return None
+    return reduce_by(_kernel, kind, x if x.__class__ is np.ndarray else np.asarray(x), axis, keepdims, dtype)
+
+
+def reduce_by(
+    kernel_of: Callable[[str, str, str], Any], kind: str, x: Any, axis: tuple[int, ...], keepdims: bool,
+    dtype: np.dtype[Any],
+) -> Any:  # fmt: skip
+    """Reduce an array of any device over sorted axes with kernels of `reducing_loop`, one for each run of adjacent
+    axes; None where there is no kernel."""
+    given, made = OF_NUMPY.get(x.dtype), OF_NUMPY.get(dtype)
+    if given is None or made is None or not axis or x.size == 0:
+        return None
+    # With several runs of axes, intermediate results are f32 where the final result is f16 or bf16.
+    between = "f32" if made in NARROW else made
     parts = runs(axis, x.shape)
     if len(parts) > 1 and kind in _ARG:
         return None
-    if parts[-1][-1] == x.ndim - 1 and _better_by_numpy(kind, x, math.prod([x.shape[a] for a in parts[-1]])):
-        return None
-    out = x if x.__class__ is np.ndarray else np.asarray(x)
+    out = x
     for k, run in enumerate(reversed(parts)):
         wanted = made if k == len(parts) - 1 else between
-        out = _kernel(kind, given, wanted).rows((out,), run)[0]
+        found = kernel_of(kind, given, wanted)
+        if found is None:
+            return None
+        out = found.rows((out,), run)[0]
         given = wanted
     return out if keepdims else out.reshape([n for a, n in enumerate(x.shape) if a not in axis])
 
@@ -96,7 +117,7 @@ def sum_to(array: Any, shape: tuple[int, ...]) -> Any:
     )
     if not axes:
         out = array
-    elif array.dtype.kind == "f":
+    elif array.dtype.kind in FLOAT_KINDS:
         out = large_total(array, axes) if array.size >= _LARGE else total(array, axes, True)
     else:
         out = np.add.reduce(array, axis=axes, keepdims=True)

@@ -1,4 +1,4 @@
-"""Routines: native functions written in IR by hand, for work that the loop language cannot express.
+"""Routines: native functions written in IR by hand, for work that a loop cannot do as fast.
 
     ROUTINE = Routine("gather_rows", write)      # `write(host)` gives IR that defines @NAME(ptr block)
     ROUTINE = Routine("add_rows", write, "f32")  # `write("f32", host)`

@@ -14,6 +14,7 @@ import numpy as np
 from wayfare.codegen.routines import indexed
 from wayfare.core import buffer_pool
 from wayfare.core.numpy_math import Array
+from wayfare.core.spec import BFLOAT16, NARROW_CHARS, narrowed
 
 
 def add_at(dense: Array, index: Any, values: Array) -> None:
@@ -23,8 +24,8 @@ def add_at(dense: Array, index: Any, values: Array) -> None:
     is only fast in one dimension, so otherwise the index is converted to flat indices where possible.
     """
     index = index if isinstance(index, tuple) else (index,)
-    if dense.dtype.char == "e" and values.size > 1:
-        # Sums in f16 would saturate: 2048 + 1 is 2048.
+    if dense.dtype.char in NARROW_CHARS and values.size > 1:
+        # Sums in narrow floats would saturate: 2048 + 1 is 2048.
         wide = dense.astype(np.float32)
         add_at(wide, index, values.astype(np.float32))
         dense[...] = wide
@@ -151,6 +152,12 @@ class Rows:
         out = np.zeros(self.shape, self.dtype)
         self.add_into(out)
         return out
+
+    def narrowed(self, dtype: np.dtype[Any]) -> Rows:
+        """The same in bfloat16, if that is `dtype`; each part is rounded."""
+        if dtype is not BFLOAT16:
+            return self
+        return Rows(self.shape, dtype, [Part(p.index, narrowed(p.values, dtype), p.basic) for p in self.parts])
 
     def by_row(self) -> tuple[Array, Array] | None:
         """(row numbers, values), ascending, each row once, if every part indexes full rows of dimension 0; else None.

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.codegen.runtime.gemm import matmul
+from wayfare.core.spec import NARROW_CHARS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -33,9 +34,8 @@ def _ones_of(size: int, kind: np.dtype[Any]) -> Array:
 
 def total(x: Any, axis: tuple[int, ...], keepdims: bool = False) -> Any:
     """The sum over `axis` (sorted, non-negative), in the array's own float dtype."""
-    if x.dtype.char == "e":
-        # f16 is too narrow for sums.
-        return _add(x, axis=axis, keepdims=keepdims, dtype=np.float32).astype(x.dtype)
+    if x.dtype.char in NARROW_CHARS:
+        return total(x.astype(np.float32), axis, keepdims).astype(x.dtype)
     count = len(axis)
     shape = x.shape
     if x.size > _SMALL and 0 < count < len(shape) and axis[-1] - axis[0] == count - 1 and x.flags.c_contiguous:

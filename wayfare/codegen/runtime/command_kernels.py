@@ -20,10 +20,13 @@ from wayfare.codegen.loop.expr import NUMPY, load
 from wayfare.codegen.loop.language import elementwise
 from wayfare.codegen.loop.layout import Nest
 from wayfare.codegen.routines import transpose
+from wayfare.codegen.routines.routine import address_of
 from wayfare.codegen.runtime.command import BufferView, Command, Scratch, Shape, Unsuited, operand_addresses
 from wayfare.codegen.runtime.kernel import Kernel, build
 from wayfare.codegen.runtime.long_rows import Pieces, split_rows
 from wayfare.codegen.runtime.work_split import parts_for
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 # The most slices of a loop with too many axes.
 _MOST_SLICES = 4096
@@ -104,6 +107,29 @@ def _command(
     blocks = _blocks(kernel.parts(nest, -(-parts // len(starts))), starts)
     return Command("kernel", title, called, blocks, operand_addresses(views, len(blocks)), work,
                    shared=parts > 1 and len(blocks) > 1)  # fmt: skip
+
+
+def indexed_command(
+    kernel: Kernel, title: str, shape: Shape, axes: tuple[int, ...], operands: Sequence[BufferView | Array],
+    threads: int, repeats: float,
+) -> Command:  # fmt: skip
+    """The command of a loop with operands that have axes of their own. Arrays among the operands are constants."""
+    nest = kernel.nest(operands, shape, axes)
+    code = kernel.code(nest.layout)
+    if code is None:
+        raise Unsuited
+    work = kernel.work(nest) * repeats
+    blocks = kernel.parts(nest, parts_for(work, threads))
+    addresses, kept = [], []
+    for k, operand in enumerate(operands):
+        word = SIZES + WORDS_PER_OPERAND * k
+        if isinstance(operand, np.ndarray):
+            kept.append(operand)
+        for number, block in enumerate(blocks):
+            block[word] += address_of(operand) if isinstance(operand, np.ndarray) else operand.offset
+            if not isinstance(operand, np.ndarray):
+                addresses.append((number, word, operand.object))
+    return Command("kernel", title, code.rows, blocks, addresses, work, len(blocks) > 1, kept=kept)
 
 
 def _blocks(parts: list[list[int]], starts: list[list[int]]) -> list[list[int]]:

@@ -29,6 +29,7 @@ from wayfare.codegen.runtime.commands import ITEMS, Commands, ready
 from wayfare.codegen.runtime.run_list import fields, fill_addresses, run_blocks
 from wayfare.codegen.runtime.work_split import QUICK
 from wayfare.core.counters import COUNTERS
+from wayfare.core.spec import FLOAT_KINDS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -207,7 +208,7 @@ def element_bits(array: Array) -> int:
 
 def truth_mask(dtype: np.dtype[Any]) -> int:
     """The bits of an element that make it true if any is set: all but the sign of a float (-0.0 is false)."""
-    if dtype.kind == "f":
+    if dtype.kind in FLOAT_KINDS:
         return (1 << (8 * dtype.itemsize - 1)) - 1
     return -1
 

@@ -104,11 +104,11 @@ class _Bound:
 class Commands:
     """A list of commands over numbered arrays: built once, then run many times."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int | None = None) -> None:
         self._requests: list[Request] = []
-        # The commands of the requests, until `finish`.
+        # The commands of the requests, until `finish`; and for how many threads (those of the process) they are.
         self._made: list[list[Command]] = []
-        self._made_for = thread_pool.threads()
+        self._made_for = threads or thread_pool.threads()
         self.constants: list[Array] = []  # arrays that belong to the list
         # Bindings that are not in use: each run takes one, so that two threads never share one.
         self._free: list[_Bound] = []

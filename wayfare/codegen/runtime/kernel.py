@@ -21,13 +21,14 @@ from typing import Any
 import numpy as np
 
 from wayfare.codegen.llvm import module as llvm
-from wayfare.codegen.llvm.code import Code, expressions
+from wayfare.codegen.llvm.code import Code
 from wayfare.codegen.llvm.machine import BUILDING, machine
 from wayfare.codegen.llvm.module import Layout
 from wayfare.codegen.loop import layout as layouts
+from wayfare.codegen.loop.call import broadcast, check_outputs, no_arrays, not_elementwise, row_axes, row_shapes
 from wayfare.codegen.loop.expr import NUMPY
 from wayfare.codegen.loop.interpreter import interpret, interpret_rows
-from wayfare.codegen.loop.language import Loop, exact, source, validate
+from wayfare.codegen.loop.language import Loop, exact, expressions, source, validate
 from wayfare.codegen.math.library import KNOWN, numpy_function
 from wayfare.codegen.runtime import thread_pool
 from wayfare.codegen.runtime.long_rows import LongRowsPlan, Pieces, can_split_rows, pays
@@ -62,6 +63,11 @@ class Kernel:
         self._cost = 0.012 * sum(self._itemsizes) + 0.009 * instructions
         self._codes: dict[Layout, Code] = {}
         self._can_split_rows = can_split_rows(loop)
+        # For loops with stores by index: the operands stored to, and whether the row must stay whole.
+        self._stored_at = [self._inputs + s.output for stage in loop.stages for s in stage.stores_at]
+        self._whole_rows = len(loop.stages) > 1 or bool(loop.reductions or loop.results) or any(
+            e.op == "index" for e in expressions(loop)
+        )  # fmt: skip
         self._pieces: Pieces | None = None
         self._plans: dict[Any, BlockPlan | LongRowsPlan] = {}
         self._plans_of_new: dict[Any, BlockPlan | LongRowsPlan] = {}
@@ -101,15 +107,15 @@ class Kernel:
             try:
                 key = tuple([(a.shape, a.strides) for a in inputs])
             except (AttributeError, TypeError):
-                raise self._no_arrays(inputs) from None
+                raise no_arrays(self.loop, inputs) from None
             plan = self._plans_of_new.get(key)
             if plan is not None:
                 outs = self._rerun(plan, inputs)
                 if outs is not None:
                     return outs
         if not self._elementwise:
-            raise LoopError(f"loop {self.name} works on rows", fix="Say along which axis: kernel.rows(arrays, axis).")
-        shape = self._broadcast(inputs)
+            raise not_elementwise(self.loop)
+        shape = broadcast(self.loop, inputs)
         if outputs is None:
             outs = self._new_outputs(inputs, shape)
         else:
@@ -146,24 +152,22 @@ class Kernel:
         self, inputs: Sequence[Array], axis: int | tuple[int, ...], outputs: Sequence[Array] | None = None
     ) -> list[Array]:
         """Run the loop on the rows along `axis` (or adjacent axes); per-row outputs have size 1 there."""
+        if self.loop.indexed:
+            raise LoopError(f"loop {self.name} has arrays with axes of their own",
+                            fix="Say what it runs over: kernel.into(inputs, outputs, shape, axes).")  # fmt: skip
         if outputs is None:
             try:
                 key = (axis, *[(a.shape, a.strides) for a in inputs])
             except (AttributeError, TypeError):
-                raise self._no_arrays(inputs) from None
+                raise no_arrays(self.loop, inputs) from None
             plan = self._plans_of_new.get(key)
             if plan is not None:
                 outs = self._rerun(plan, inputs)
                 if outs is not None:
                     return outs
-        shape = self._broadcast(inputs)
-        axes = self._axes(axis, len(shape))
-        short = tuple(1 if a in axes else n for a, n in enumerate(shape))
-        for array, operand in zip(inputs, self.loop.inputs, strict=True):
-            own = (1,) * (len(shape) - array.ndim) + array.shape
-            if operand.per_row and any(own[a] != 1 for a in axes):
-                raise LoopError(f"loop {self.name}: an array of {list(array.shape)} was given for one value per row")
-        shapes = [short if o.per_row else shape for o in self.loop.outputs]
+        shape = broadcast(self.loop, inputs)
+        axes = row_axes(self.loop, axis, len(shape))
+        short, shapes = row_shapes(self.loop, inputs, shape, axes)
         if outputs is None:
             outs = [buffer_pool.empty(s, d) for s, d in zip(shapes, self._dtypes[self._inputs :], strict=True)]
         else:
@@ -178,12 +182,14 @@ class Kernel:
         return self._hand_over(outs, outputs)
 
     def into(
-        self, inputs: Sequence[Array], outputs: list[Array], shape: tuple[int, ...], axes: tuple[int, ...] | None = None
-    ) -> list[Array]:
+        self, inputs: Sequence[Array], outputs: list[Array], shape: tuple[int, ...],
+        axes: tuple[int, ...] | None = None, repeats: float = 1,
+    ) -> list[Array]:  # fmt: skip
         """Run over a `shape` without zeros, without the checks of `kernel(inputs, outputs)` and `rows`: the caller
-        knows that the outputs have the right shapes and no forbidden overlaps."""
-        if not self._try(inputs, outputs, shape, axes):
-            self._interpret(inputs, outputs, axes)
+        knows that the outputs have the right shapes and no forbidden overlaps. `repeats` is about how often the folds
+        of the loop repeat their bodies."""
+        if not self._try(inputs, outputs, shape, axes, repeats):
+            self._interpret(inputs, outputs, axes, shape)
         return outputs
 
     def plan_of_new(self, inputs: Sequence[Array]) -> Any:
@@ -193,31 +199,6 @@ class Kernel:
     def plan_of(self, arrays: Sequence[Array], axes: tuple[int, ...] | None) -> Any:
         """The cached plan for arrays of this layout; None if there is none."""
         return self._plans.get((axes, tuple([(a.shape, a.strides) for a in arrays])))
-
-    def _axes(self, axis: int | tuple[int, ...], rank: int) -> tuple[int, ...]:
-        named = (axis,) if isinstance(axis, int) else tuple(axis)
-        if not named or any(not isinstance(a, int) or not -rank <= a < rank for a in named):
-            raise LoopError(f"loop {self.name}: there is no axis {axis!r} in an array of {rank} dimensions")
-        axes = tuple(sorted(a % rank for a in named))
-        if axes != tuple(range(axes[0], axes[-1] + 1)):
-            raise LoopError(f"loop {self.name}: the axes {axes} of a row must be adjacent")
-        return axes
-
-    def _broadcast(self, inputs: Sequence[Array]) -> tuple[int, ...]:
-        if len(inputs) != self._inputs:
-            raise LoopError(f"loop {self.name}: takes {self._inputs} arrays, not {len(inputs)}")
-        try:
-            first: tuple[int, ...] = inputs[0].shape
-            for array in inputs:
-                if array.shape != first:
-                    return tuple(np.broadcast_shapes(*(a.shape for a in inputs)))
-            return first
-        except AttributeError:
-            raise self._no_arrays(inputs) from None
-
-    def _no_arrays(self, given: Any) -> LoopError:
-        kinds = ", ".join(type(a).__name__ for a in given) if isinstance(given, (list, tuple)) else type(given).__name__
-        return LoopError(f"loop {self.name}: takes a list of NumPy arrays, not {kinds}")
 
     def _new_outputs(self, inputs: Sequence[Array], shape: tuple[int, ...]) -> list[Array]:
         dtypes = self._dtypes[self._inputs :]
@@ -230,15 +211,11 @@ class Kernel:
     def _given(self, inputs: Sequence[Array], outputs: Sequence[Array], shapes: Sequence[Any], exact: bool = True
                ) -> list[Array]:  # fmt: skip
         """The arrays to write to: those given, or temporaries where a write could destroy unread input."""
-        if len(outputs) != len(shapes):
-            raise LoopError(f"loop {self.name}: makes {len(shapes)} arrays, not {len(outputs)}")
         if not all(isinstance(a, np.ndarray) for a in outputs):
-            raise self._no_arrays(outputs)
+            raise no_arrays(self.loop, outputs)
+        check_outputs(self.loop, outputs, shapes, self._dtypes[self._inputs :])
         out: list[Array] = []
-        for number, (array, shape, dtype) in enumerate(zip(outputs, shapes, self._dtypes[self._inputs :], strict=True)):
-            if array.shape != shape or array.dtype != dtype:
-                raise LoopError(f"loop {self.name}: an output of {array.dtype}{list(array.shape)} was given, "
-                                f"{dtype}{list(shape)} is made")  # fmt: skip
+        for number, (array, shape) in enumerate(zip(outputs, shapes, strict=True)):
             if not array.flags.writeable:
                 raise LoopError(f"loop {self.name}: an output is read-only", fix="Give a writable array.")
             # An elementwise loop may write over the element it has read. With rows it may be read again later.
@@ -248,7 +225,7 @@ class Kernel:
                 for a in inputs
             ) and not any(np.may_share_memory(a, array) for k, a in enumerate(outputs) if k != number)
             overlapping = 0 in array.strides and array.size > 1
-            out.append(array if safe and not overlapping else np.empty(shape, dtype))
+            out.append(array if safe and not overlapping else np.empty(shape, array.dtype))
         return out
 
     def _hand_over(self, outs: list[Array], outputs: Sequence[Array] | None) -> list[Array]:
@@ -259,17 +236,20 @@ class Kernel:
                 np.copyto(wanted, made)
         return list(outputs)
 
-    def _try(self, inputs: Sequence[Array], outs: list[Array], shape: tuple[int, ...], axes: Any) -> bool:
+    def _try(
+        self, inputs: Sequence[Array], outs: list[Array], shape: tuple[int, ...], axes: Any, repeats: float = 1
+    ) -> bool:
         """Run natively; False if that is impossible."""
         # Native code reads array objects directly, so they must be real ndarrays.
         arrays = tuple([a if a.__class__ is np.ndarray else np.asarray(a) for a in (*inputs, *outs)])
         for array, dtype in zip(arrays, self._dtypes, strict=True):
             if array.dtype is not dtype and array.dtype != dtype:
                 raise LoopError(f"loop {self.name}: an array of {array.dtype} was given for one of {dtype}")
-        key = (axes, tuple([(a.shape, a.strides) for a in arrays]))
+        # The shape of the nest may not be that of any array with axes of its own.
+        key = ((axes, shape) if self.loop.indexed else axes, tuple([(a.shape, a.strides) for a in arrays]))
         plan = self._plans.get(key)
         if plan is None or plan.threads != settings.num_threads:
-            made = self._plan(arrays, shape, axes)
+            made = self._plan(arrays, shape, axes, repeats)
             if made is None:
                 return False
             plan, arrays, copied = made
@@ -280,13 +260,15 @@ class Kernel:
         plan.run(*arrays)
         return True
 
-    def _plan(self, arrays: tuple[Array, ...], shape: tuple[int, ...], axes: Any) -> Any:
+    def _plan(self, arrays: tuple[Array, ...], shape: tuple[int, ...], axes: Any, repeats: float) -> Any:
         if self._broken:
             return None
         copied = False
         try:
             nest = self.nest(arrays, shape, axes)
         except layouts.Scattered:
+            if self.loop.indexed:
+                return None
             # More than three axes: use contiguous copies.
             arrays = tuple(
                 np.ascontiguousarray(np.broadcast_to(a, shape)) if not self._per_row(k) else np.ascontiguousarray(a)
@@ -300,7 +282,7 @@ class Kernel:
         code = self.code(nest.layout)
         if code is None:
             return None
-        count, work = thread_pool.threads(), self.work(nest)
+        count, work = thread_pool.threads(), self.work(nest) * repeats
         parts = parts_for(work, count)
         pieces = self.in_pieces(nest, axes, count) if parts > 1 else None
         if pieces is not None:
@@ -316,6 +298,8 @@ class Kernel:
         """The argument blocks of a nest, split into about `parts` parts."""
         if parts < 2:
             return [nest.words()]
+        if self.loop.indexed:
+            return layouts.indexed_parts(nest, parts, self._stored_at, self._whole_rows)
         return (layouts.elementwise_parts if self._elementwise else layouts.parts)(nest, parts)
 
     def in_pieces(self, nest: layouts.Nest, axes: tuple[int, ...] | None, threads: int) -> Pieces | None:
@@ -353,13 +337,13 @@ class Kernel:
                 found = self._codes[layout] = Code(self.loop, layout)
             return found
 
-    def _interpret(self, inputs: Sequence[Array], outs: list[Array], axes: Any) -> None:
+    def _interpret(self, inputs: Sequence[Array], outs: list[Array], axes: Any, shape: Any = None) -> None:
         """Run the interpreter, where there is no machine code."""
         COUNTERS.kernels_failed += 1
         if axes is None:
             made = interpret(self.loop, inputs, numpy_function)
         else:
-            made = interpret_rows(self.loop, inputs, axes, numpy_function)
+            made = interpret_rows(self.loop, inputs, axes, numpy_function, shape, outs)
         for out, array in zip(outs, made, strict=True):
             np.copyto(out, array)
 

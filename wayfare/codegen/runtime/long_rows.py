@@ -18,12 +18,11 @@ import numpy as np
 
 from wayfare.codegen.llvm.module import SIZES
 from wayfare.codegen.loop import layout as layouts
-from wayfare.codegen.loop.expr import NUMPY, Expr, expr, load, reduction, walk
+from wayfare.codegen.loop.expr import NUMPY, Expr, load, reduction, rewritten, walk
 from wayfare.codegen.loop.language import Loop, Operand, Reduction, Stage, elementwise
 from wayfare.core.counters import COUNTERS
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Leaf = Callable[[Expr], Expr | None]
 
 # The fewest elements of a piece of a row.
 _PIECE = 256
@@ -33,7 +32,8 @@ def can_split_rows(loop: Loop) -> bool:
     """Has the loop reductions, and none of its values depends on an element's index?"""
     roots = [v for stage in loop.stages for _, v in stage.stores] + [f.value for f in loop.reductions]
     located = any(f.kind in ("argmax", "argmin") for f in loop.reductions)
-    return bool(loop.reductions) and not located and not any(e.op == "index" for e in walk(*roots))
+    plain = not located and not loop.indexed and not loop.carrying
+    return bool(loop.reductions) and plain and not any(e.op == "index" for e in walk(*roots))
 
 
 def pays(nest: layouts.Nest, threads: int) -> bool:
@@ -46,17 +46,6 @@ def pays(nest: layouts.Nest, threads: int) -> bool:
 def split_rows(nest: layouts.Nest, parts: int) -> list[list[int]]:
     """The argument blocks of every row, split into about `parts` pieces."""
     return layouts.row_pieces(nest, min(parts, nest.sizes[2] // _PIECE))
-
-
-def _rewritten(root: Expr, leaf: Leaf) -> Expr:
-    done: dict[int, Expr] = {}
-    for e in walk(root):
-        if e.args:
-            done[id(e)] = expr(e.op, tuple(done[id(a)] for a in e.args), e.dtype, e.value)
-        else:
-            other = leaf(e)
-            done[id(e)] = e if other is None else other
-    return done[id(root)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +76,7 @@ class Pieces:
             done += stage.reductions
         if loop.results and not loop.stages[-1].reductions:
             first = len(self.given)
-            values = [_rewritten(v, partial(self._at_the_end, reductions=first)) for _, v in loop.results]
+            values = [rewritten(v, partial(self._at_the_end, reductions=first)) for _, v in loop.results]
             dtypes = [loop.inputs[k].dtype for k in self.given] + [f.dtype for f in done]
             self.last = build(elementwise(f"{loop.name}_end", dtypes, *values))
 
@@ -113,8 +102,8 @@ class Pieces:
 
         inputs = (*loop.inputs, *(Operand(f.dtype, True) for f in done))
         inputs += tuple(Operand(loop.outputs[k].dtype) for k in reloads)
-        stores = tuple((j, _rewritten(v, leaf)) for j, (_, v) in enumerate(stage.stores))
-        reductions = tuple(Reduction(f.kind, _rewritten(f.value, leaf)) for f in stage.reductions)
+        stores = tuple((j, rewritten(v, leaf)) for j, (_, v) in enumerate(stage.stores))
+        reductions = tuple(Reduction(f.kind, rewritten(f.value, leaf)) for f in stage.reductions)
         outputs = tuple(loop.outputs[k] for k, _ in stage.stores) + tuple(Operand(f.dtype, True) for f in reductions)
         results = tuple((len(stores) + j, reduction(j, f.dtype)) for j, f in enumerate(reductions))
         part = build(Loop(name, inputs, outputs, (Stage(stores, reductions),), results))
@@ -134,7 +123,7 @@ class Pieces:
         skip = len(pieces)
         inputs = (*pieces, *(self.loop.inputs[k] for k in self.given), *(Operand(f.dtype, True) for f in done))
         leaf = partial(self._at_the_end, reductions=skip + len(self.given), own=len(done), skip=skip)
-        results = tuple((j, _rewritten(v, leaf)) for j, (_, v) in enumerate(self.loop.results))
+        results = tuple((j, rewritten(v, leaf)) for j, (_, v) in enumerate(self.loop.results))
         made = tuple(self.loop.outputs[k] for k in self.results)
         return Loop(name, inputs, made, (Stage(reductions=own),), results)
 

@@ -40,6 +40,7 @@ class _ThreadPool:
         self.work: Any = None
         self.reset: Any = None
         self.run: Any = None
+        self.address = 0
         self.crowded: Any = None
 
     def prepare(self, host: Machine) -> None:
@@ -63,7 +64,8 @@ class _ThreadPool:
                 self.reset = function(host.address("wayfare_threads_reset"))
                 self.crowded = ctypes.CFUNCTYPE(ctypes.c_int64)(host.address("wayfare_threads_times_crowded"))
                 self.reset()
-            self.run = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 2)(host.address(RUN))
+            self.address = host.address(RUN)
+            self.run = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 2)(self.address)
             self.ready = True
 
     def have(self, wanted: int) -> None:
@@ -99,6 +101,11 @@ def prepare() -> None:
 def run(function: int, blocks: int, count: int, size: int) -> None:
     """Call a native function, given by address, on `count` blocks of `size` bytes. `prepare` must have been called."""
     _pool.run(function, blocks, count, size)
+
+
+def address() -> int:
+    """The address of the native function behind `run`. `prepare` must have been called."""
+    return _pool.address
 
 
 def times_crowded() -> int:

@@ -23,7 +23,8 @@ from wayfare.codegen.math.library import loop_math, numpy_function
 from wayfare.codegen.runtime import kernel as native
 from wayfare.codegen.runtime.commands import BufferView, Commands
 from wayfare.codegen.runtime.kernel import Kernel
-from wayfare.core.errors import DTypeError, ShapeError
+from wayfare.core.device import BACKENDS, Backend, extent
+from wayfare.core.errors import DTypeError, OperationError, ShapeError
 from wayfare.core.write_clock import History, check_memory, histories, note_writes
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -40,13 +41,17 @@ class _Batch:
     have, run one after the other.
     """
 
-    __slots__ = ("_commands", "_kernel", "_sets", "numbers")
+    __slots__ = ("_at_once", "_backend", "_commands", "_kernel", "_sets", "numbers")
 
     def __init__(
         self, kernel: Kernel, sets: list[list[int]], arrays: Sequence[Array], numbers: Array, overlap: bool
     ) -> None:
         self._kernel, self._sets, self.numbers = kernel, sets, numbers
         views = [BufferView(k, 0, a.shape, a.strides, a.dtype) for k, a in enumerate((*arrays, numbers))]
+        self._backend = BACKENDS.get(arrays[0].__class__)
+        if self._backend is not None:
+            self._at_once = not overlap and all(arrays[k].flags.c_contiguous for members in sets for k in members)
+            return
         commands = Commands()
         listed = not overlap and commands.update(kernel, [[views[k] for k in members] for members in sets], views[-1])
         commands.finish()
@@ -54,18 +59,29 @@ class _Batch:
 
     def run(self, arrays: Sequence[Array]) -> None:
         """Run on arrays of the same shapes, strides and dtypes. The caller has checked that, and keeps them alive."""
-        if self._commands is not None:
+        if self._backend is not None:
+            self._on_device(self._backend, arrays)
+        elif self._commands is not None:
             self._commands.run((*arrays, self.numbers))
         else:
             for members in self._sets:
                 _run_set(self._kernel, [arrays[k] for k in members], self.numbers)
 
+    def _on_device(self, backend: Backend, arrays: Sequence[Any]) -> None:
+        sets = [[arrays[k] for k in members] for members in self._sets]
+        if self._at_once:
+            backend.update(self._kernel.loop, sets, self.numbers.tolist())
+            return
+        kernel, numbers = backend.kernel(self._kernel.loop), backend.numbers(self.numbers)
+        for members in sets:
+            _run_set(kernel, members, numbers)
 
-def _run_set(kernel: Kernel, arrays: list[Array], numbers: Array) -> None:
+
+def _run_set(kernel: Any, arrays: list[Any], numbers: Any) -> None:
     """Run a kernel on one set: its inputs without the scalars, then its outputs."""
     count = len(kernel.loop.inputs) - len(numbers)
     inputs, outputs = [*arrays[:count], *(numbers[k, ...] for k in range(len(numbers)))], arrays[count:]
-    if native.available():
+    if native.available() or kernel.__class__ is not Kernel:
         kernel(inputs, outputs)
     else:
         for out, value in zip(outputs, interpret(kernel.loop, inputs, numpy_function), strict=True):
@@ -108,6 +124,13 @@ class Update:
         """
         if not written:
             return
+        backend = BACKENDS.get(written[0].__class__) if BACKENDS else None
+        if backend is not None and any([a.__class__ is not backend.array for a in (*written, *read)]):
+            raise OperationError(f"{self.name}: the tensors of one update are on different devices",
+                                 fix="Move the model before the optimiser is made.")  # fmt: skip
+        if backend is not None and not backend.has_kernels:
+            self._by_functions(backend, written, read, numbers)
+            return
         key = (tuple(map(id, written)), tuple([(a.shape, a.strides, a.dtype) for a in read]))
         # Taken out of the cache while in use: two threads must not share scalars and addresses.
         bound = self._bound.pop(key, None)
@@ -135,6 +158,19 @@ class Update:
         given = np.array(numbers, NUMPY[_computed_in(dtypes)])
         if arguments[0].size:
             _run_set(self.kernel(dtypes), [*arguments, *outputs], given)
+
+    def _by_functions(self, backend: Backend, written: list[Any], read: list[Any], numbers: Sequence[float]) -> None:
+        """The same by the functions of a device that has no kernels, set by set."""
+        arrays = written + read
+        count = len(written) // len(self.written)
+        self._check(arrays, written, count)
+        order = sorted((k, position) for position, k in enumerate((*self.written, *self.read)))
+        for i in range(count):
+            given = [arrays[position * count + i] for _, position in order]
+            wide = [a.astype(NUMPY[_computed_in([OF_NUMPY[a.dtype] for a in given])], copy=False) for a in given]
+            for k, value in zip(self.written, self.formula(backend.math, *wide, *numbers), strict=True):
+                np.copyto(given[k], value, casting="unsafe")
+        note_writes(histories(written))
 
     def _bind(self, key: Any, written: list[Array], read: list[Array]) -> _Bound:
         arrays = written + read
@@ -190,7 +226,7 @@ def _computed_in(dtypes: Sequence[str]) -> str:
 
 def _overlap(arrays: Sequence[Array], written: int) -> bool:
     """Does one of the first `written` arrays overlap any other?"""
-    extents = sorted((*np.lib.array_utils.byte_bounds(a), k < written) for k, a in enumerate(arrays) if a.size)
+    extents = sorted((*extent(a), k < written) for k, a in enumerate(arrays) if a.size)
     seen = seen_written = 0
     for low, high, is_written in extents:
         if low < seen_written or (is_written and low < seen):

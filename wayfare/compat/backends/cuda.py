@@ -1,14 +1,29 @@
-"""`wf.backends.cuda`: `matmul.allow_tf32` may be set and read, and changes nothing."""
+"""`wf.backends.cuda`: may products of float32 matrices use TF32? They may not, unless `matmul.allow_tf32` is set."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from wayfare.compat.cuda import is_available
+from wayfare.core.config import settings
 
 __all__ = ["is_built", "matmul"]
 
-matmul = SimpleNamespace(allow_tf32=False)
+
+class _Matmul:
+    """How matrices are multiplied on a GPU."""
+
+    @property
+    def allow_tf32(self) -> bool:
+        """May operands be rounded to TF32 (10 bits)? False at first, as in PyTorch."""
+        return settings.allow_tf32
+
+    @allow_tf32.setter
+    def allow_tf32(self, allowed: bool) -> None:
+        settings.allow_tf32 = bool(allowed)
+
+
+matmul = _Matmul()
 
 
 def is_built() -> bool:
-    """False: this version computes on the CPU."""
-    return False
+    """Can CUDA be used here? (PyTorch asks whether it was compiled for it; here nothing is.)"""
+    return is_available()

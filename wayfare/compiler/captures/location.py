@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.core.spec import Device, DType, Size, Spec
+from wayfare.core.device import Device
+from wayfare.core.spec import DType, Size, Spec
 from wayfare.core.tensor import Tensor
 
 # How the value at a location is compared with the earlier one.

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from wayfare.core.device import BACKENDS, device_of, host, moved
 from wayfare.core.numpy_math import Array
+from wayfare.core.spec import BFLOAT16, FLOAT_KINDS, NARROW_ARRAYS, OF_NUMPY, limits_of, widened
 from wayfare.core.tensor import Tensor
+from wayfare.ir.graph import Value, in_order
 
 # Relative and absolute tolerances: ten times those of `assert_close`, because fused kernels add in another order.
-_CLOSE = {"e": (1e-2, 1e-4), "f": (1.3e-5, 1e-4), "d": (1e-6, 1e-6), "F": (1.3e-5, 1e-4), "D": (1e-6, 1e-6)}
+_CLOSE = {"e": (1e-2, 1e-4), BFLOAT16.char: (1e-1, 1e-3), "f": (1.3e-5, 1e-4), "d": (1e-6, 1e-6)}
 
 
 # Differences up to this many times the noise are allowed.
@@ -81,6 +85,7 @@ def arrays(where: str, got: Any, want: Any, noise: float = 0.0) -> None:
             fail(where, f"{wrong} of {want.size} elements differ")
         return
     relative, absolute = _CLOSE[want.dtype.char]
+    got, want = widened(got), widened(want)
     # The rounding errors of a sum grow with the size of what is added.
     absolute = absolute * max(1.0, _scale(want)) + _NOISE * noise
     with np.errstate(all="ignore"):
@@ -99,24 +104,33 @@ def content(t: Tensor) -> Array:
     """The values of a tensor."""
     if t._view is not None:
         t._renew()
-    return t._array
+    return host(t._array)
 
 
-def nudged(array: Array) -> Array:
-    """A copy; every second float is changed by one rounding step."""
+def coarsest_step(values: Sequence[Value]) -> float:
+    """The largest rounding step among the narrow floats that these values are computed from; 0 if there are none."""
+    dtypes = {out.dtype for step in in_order(values) for out in step.outputs}
+    return max([float(limits_of(OF_NUMPY[d]).eps) for d in dtypes & NARROW_ARRAYS], default=0.0)
+
+
+def nudged(array: Array, least: float = 0.0) -> Array:
+    """A copy; every second float is changed by one rounding step, of at least this size."""
+    if array.__class__ in BACKENDS:
+        return moved(nudged(host(array), least), device_of(array))  # type: ignore[no-any-return]
     copy = array.copy(order="K")
-    if array.dtype.kind in "fc" and array.size:
-        steps = (np.arange(array.size).reshape(array.shape) % 2).astype(array.real.dtype)
-        copy *= 1 + np.finfo(array.dtype).eps * steps
+    if array.dtype.kind in FLOAT_KINDS and array.size:
+        steps = np.arange(array.size).reshape(array.shape) % 2
+        copy *= (1 + max(float(limits_of(OF_NUMPY[array.dtype]).eps), least) * steps).astype(array.dtype)
     return copy
 
 
 def noise_between(one: Array, other: Array) -> float:
     """The largest difference between two arrays."""
-    if one.dtype.kind not in "fc" or one.shape != other.shape or not one.size:
+    one, other = host(one), host(other)
+    if one.dtype.kind not in FLOAT_KINDS or one.shape != other.shape or not one.size:
         return 0.0
     with np.errstate(all="ignore"):
-        apart = np.abs(one - other)
+        apart = np.abs(widened(one) - widened(other))
         return float(np.max(apart, where=np.isfinite(apart), initial=0.0))
 
 

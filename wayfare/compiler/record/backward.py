@@ -10,18 +10,16 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from wayfare.autograd.engine import by_rule, call_post_hooks, call_pre_hooks
+from wayfare.autograd.engine import by_rule, call_post_hooks, call_pre_hooks, raw_ops_for
 from wayfare.autograd.function import FunctionCtx
 from wayfare.autograd.kept import is_made_again, kept_arrays, unpack
 from wayfare.autograd.leaves import Leaves, call_hook
 from wayfare.codegen.routines.reductions import sum_to
 from wayfare.codegen.routines.rows import Rows
-from wayfare.compiler.record.graph import like
 from wayfare.compiler.record.memory import Memory
+from wayfare.core.device import ARRAYS, as_array, is_writable, zeros_beside
 from wayfare.core.node import Node
-from wayfare.core.op import REGISTRY, Op, raw_ops
+from wayfare.core.op import REGISTRY, Op
 from wayfare.core.spec import Spec, float32, spec_of
 from wayfare.core.tensor import Tensor
 from wayfare.ir.vjp import vjp_inputs, vjp_op
@@ -97,7 +95,9 @@ class RecordedPass:
         g = tuple(grads) if several else grads[0]
         arrived = list(grads)
         if several and not node.op.takes_none:  # the rule receives zeros; the step records that there is no gradient
-            g = tuple([like(*out) if x is None else x for x, out in zip(grads, node.outs or (), strict=True)])
+            one = next(x for x in grads if x is not None)
+            g = tuple([zeros_beside(one, *out) if x is None else x
+                       for x, out in zip(grads, node.outs or (), strict=True)])  # fmt: skip
         edges = node.edges
         if self.capture is not None:
             goes_on = self.capture.takes(node, g, several)
@@ -113,7 +113,7 @@ class RecordedPass:
         if self.bare and node.op.family == "custom":
             found = self._marked(node, g, kept, edges)
         else:
-            found = [_dense(x) for x in by_rule(node, raw_ops, g, kept, edges)]
+            found = [_dense(x) for x in by_rule(node, raw_ops_for(node, g), g, kept, edges)]
         if node.op.family != "custom":
             came = [x if there is not None else None for x, there in zip(g if several else (g,), arrived, strict=True)]
             self._enter(node, came, kept, edges, found)
@@ -139,7 +139,8 @@ class RecordedPass:
         if isinstance(ctx, FunctionCtx):
             reads = [s.array for s in ctx._saved or () if s is not None and s.array is not None]
             ctx._looked = False
-        found = [_dense(x) for x in by_rule(node, raw_ops, tuple(given) if several else given[0], kept, edges)]
+        arrived = tuple(given) if several else given[0]
+        found = [_dense(x) for x in by_rule(node, raw_ops_for(node, arrived), arrived, kept, edges)]
         visit = Visit(node, self._memories(reads if isinstance(ctx, FunctionCtx) and ctx._looked else ()))
         with recorder.entering() as going:
             if going:
@@ -236,7 +237,7 @@ class RecordedLeaves(Leaves):
         old = leaf.grad
         if old is None:
             leaf.grad = recorder.copied(g, leaf._array)
-        elif old._edge is not None or not old._array.flags.writeable:
+        elif old._edge is not None or not is_writable(old._array):
             leaf.grad = recorder.copied(added(recorder, old._array, g))
         else:
             recorder.add_into(old, g)
@@ -244,7 +245,7 @@ class RecordedLeaves(Leaves):
 
 def added(recorder: Recorder, old: Any, new: Any) -> Any:
     """The sum of two arrays, recorded as a step."""
-    total = np.asarray(old + new)
+    total = as_array(old + new)
     with recorder.entering() as going:
         if going:
             recorder.enter(_ADD, (recorder.array_value(old), recorder.array_value(new)), {}, (total,))
@@ -256,7 +257,7 @@ def _dense(g: Any) -> Any:
         return None
     if isinstance(g, Tensor):
         return g._array
-    return g.dense() if g.__class__ is Rows else np.asarray(g)
+    return g.dense() if g.__class__ is Rows else as_array(g)
 
 
 def _spec(edge: Any, kept: Any) -> Spec:
@@ -270,4 +271,4 @@ def _spec(edge: Any, kept: Any) -> Spec:
     if isinstance(kept, Spec):
         return kept
     # Nothing was saved of it, so the rule does not use its shape and dtype.
-    return spec_of(kept) if isinstance(kept, np.ndarray) else Spec((), float32)
+    return spec_of(kept) if kept.__class__ in ARRAYS else Spec((), float32)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.core.device import host, memory_key
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import Op
 from wayfare.core.tensor import Tensor
@@ -27,7 +28,7 @@ class Source:
         self.kind = kind  # "argument", "captured", "grad", "base"
         self.what = what
         self.value = leaf("input", number, array.shape, array.dtype)
-        self.layout = array.strides, array.flags.writeable
+        self.layout = array.strides, memory_key(array)
         self.path: tuple[Any, ...] = ()  # of a base: the view ops from it to the view
 
     def tensor(self, arguments: Sequence[Tensor]) -> Tensor | None:
@@ -61,7 +62,7 @@ class Graph:
         key = (kind, what if kind == "argument" else id(what))
         found = self._by_key.get(key)
         if found is None or found.value.shape != array.shape or found.value.dtype != array.dtype or (
-            kind == "grad" and found.layout != (array.strides, array.flags.writeable)
+            kind == "grad" and found.layout != (array.strides, memory_key(array))
         ):  # fmt: skip
             found = self._by_key[key] = Source(kind, what, array, len(self.sources))
             self.sources.append(found)
@@ -74,7 +75,7 @@ class Graph:
 
     def constant(self, array: Array) -> Value:
         """An array that the function creates in every call."""
-        copy = np.array(array)
+        copy = np.array(host(array))
         return self._once(array_key(copy), lambda: constant(copy))
 
     def fresh(self, what: Any, array: Array) -> Value:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-from numpy.lib.array_utils import byte_bounds
-
+from wayfare.core.device import address, extent
 from wayfare.core.tensor import Tensor
 from wayfare.core.write_clock import owner_of
 
@@ -16,10 +14,10 @@ Relations = tuple[tuple[Any, ...], ...]
 
 def overlap(a: Any, b: Any) -> int | None:
     """How many bytes the second array starts after the first, if their extents overlap; else None."""
-    first, second = byte_bounds(a), byte_bounds(b)
+    first, second = extent(a), extent(b)
     if first[0] >= second[1] or second[0] >= first[1]:
         return None
-    return int(_start(b) - _start(a))
+    return address(b) - address(a)
 
 
 def relations(tensors: Sequence[Tensor], labels: Sequence[Any] | None = None) -> Relations:
@@ -54,7 +52,3 @@ def relations_between(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> Re
             if apart is not None:
                 found.append((place, id(other), apart, t is other))
     return tuple(found)
-
-
-def _start(array: np.ndarray[Any, Any]) -> int:
-    return int(array.__array_interface__["data"][0])

@@ -21,6 +21,7 @@ from wayfare.compiler.record.graph import like
 from wayfare.compiler.record.memory import ArrayState
 from wayfare.compiler.record.recorder_state import KEEP_HISTORY, Decision, Draw, GiveUp, GradSlot, RecorderState
 from wayfare.core.callsite import user_frame
+from wayfare.core.device import copied, zeros_beside
 from wayfare.core.dispatch import apply
 from wayfare.core.executor import CallOut, Interceptor
 from wayfare.core.grad_layout import in_layout_of
@@ -251,9 +252,9 @@ class Recorder(RecorderState, Interceptor):
                     self.arrays.own(array, self.graph.constant(array))
                     self._alive.append(array)
 
-    def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any], beside: Any) -> Any:
         """Zeros in place of a missing gradient."""
-        array = np.zeros(shape, dtype)
+        array = zeros_beside(beside, shape, dtype)
         with self.entering() as going:
             if going:
                 self.arrays.own(array, self.graph.constant(array))
@@ -261,7 +262,7 @@ class Recorder(RecorderState, Interceptor):
 
     def copied(self, array: Array, like: Array | None = None) -> Tensor:
         """A tensor with a copy of an array; with `like`, in the memory layout of that array."""
-        copy = np.array(array if like is None else in_layout_of(array, like))
+        copy = copied(array if like is None else in_layout_of(array, like))
         self.array_copied(array, copy)
         return wrap(copy)
 
@@ -404,5 +405,5 @@ def outcome_of(array: Array, how: str) -> Any:
     if how == "bool()" and array.size == 1:
         return bool(array.item())
     if array.size == 1:
-        return array.dtype.char, repr(array.item())
+        return array.dtype.name, repr(array.item())
     return array.shape, array.dtype.char, hashlib.blake2b(np.ascontiguousarray(array).tobytes()).digest()

@@ -13,10 +13,11 @@ from wayfare.compiler.record.graph import Graph, Source, like
 from wayfare.compiler.record.memory import Arrays, ArrayState
 from wayfare.compiler.record.overlap import relations
 from wayfare.core.callsite import current_site
+from wayfare.core.device import ARRAYS, BACKENDS, Device, device_of, is_writable
 from wayfare.core.mode import STATE, set_mode
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import REGISTRY, Op
-from wayfare.core.spec import OF_NUMPY
+from wayfare.core.spec import OF_NUMPY, common_of_arrays
 from wayfare.core.tensor import Tensor
 from wayfare.core.write_clock import Watch, tick
 from wayfare.ir.graph import Slot, Step, Value
@@ -113,6 +114,7 @@ class RecorderState:
         self.met: dict[int, tuple[Source, Tensor]] = {}
         # Arguments and captured tensors at their first use: (tensor, array, edge, requires_grad).
         self.entered: list[tuple[Tensor, Array, Any, bool]] = []
+        self.device: Device | None = None
         self._writes = Watch()
 
     # -- modes
@@ -175,6 +177,7 @@ class RecorderState:
     def _enter_source(self, source: Source, t: Tensor) -> ArrayState:
         """Add an argument or a captured tensor."""
         array = t._array
+        self._on_one_device(array)
         self.met[id(source)] = (source, t)
         self.entered.append((t, array, t._edge, t._requires_grad))
         self._tensors[id(t)] = source
@@ -199,19 +202,32 @@ class RecorderState:
     def _enter_made(self, t: Tensor) -> ArrayState:
         """Add a tensor that the function created (`wf.zeros(3)`), or a captured one that no guard leads to."""
         array = t._array
-        if array.ndim == 0 and not array.flags.writeable and not t._requires_grad:
+        if array.ndim == 0 and not is_writable(array) and not t._requires_grad:
             return self.arrays.own(array, self.graph.number(array))
         if self.arrays.shares(array):
             raise GiveUp("it views the memory of a tensor in a way that is not a tensor operation")
         if t._edge is not None:
             raise GiveUp("it uses a tensor computed outside that was not found among its captures")
+        self._on_one_device(array)
         self.unknown_tensors.append(weakref.ref(t))
         return self.arrays.own(array, self.graph.constant(array))
+
+    def _on_one_device(self, array: Any) -> None:
+        """A plan runs on one device, so a call that computes on several cannot be replayed."""
+        here = device_of(array)
+        if self.device is None:
+            self.device = here
+        elif self.device != here:
+            raise GiveUp(f"it computes on several devices, {self.device} and {here}")
 
     def array_value(self, array: Array) -> Value:
         """The current value of a known array."""
         found = self.arrays.find(array)
         if found is None:
+            backend = BACKENDS.get(array.__class__)
+            number = None if backend is None else backend.number_of(array)
+            if number is not None:
+                return self.graph.number(number)
             raise GiveUp("a gradient depends on values that were not computed by tensor operations")
         return self.arrays.value(found)
 
@@ -233,7 +249,7 @@ class RecorderState:
     def _one_dtype(self, op: Op, values: Sequence[Value]) -> list[Value]:
         """Cast operands to their common dtype: NumPy does that implicitly, in the graph it is a step."""
         skip = () if op.signature is None else op.signature.masks
-        common = np.result_type(*[v.dtype for i, v in enumerate(values) if i not in skip])
+        common = common_of_arrays([v.dtype for i, v in enumerate(values) if i not in skip])
         return [v if i in skip else self._cast(v, common) for i, v in enumerate(values)]
 
     def _cast(self, value: Value, dtype: np.dtype[Any]) -> Value:
@@ -251,6 +267,8 @@ class RecorderState:
         viewed: ArrayState | None = None, cut: tuple[bool, ...] = (),
     ) -> None:  # fmt: skip
         """Record an op that has run."""
+        for array in made:
+            self._on_one_device(array)
         for value, array in zip(self.step(op, values, attrs, made, cut), made, strict=True):
             before = viewed.array() if viewed is not None else None
             if before is None or not _is_view_of(array, before):
@@ -279,4 +297,4 @@ def _is_view_of(array: Array, source: Array) -> bool:
     if array is source:
         return True
     base: Any = array.base
-    return isinstance(base, np.ndarray) and (base is source or base is source.base)
+    return base.__class__ in ARRAYS and (base is source or base is source.base)

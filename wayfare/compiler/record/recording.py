@@ -15,6 +15,7 @@ from wayfare.compiler.record.memory import Memory
 from wayfare.compiler.record.overlap import overlap
 from wayfare.compiler.record.recorder import Decision, Draw, GiveUp, Recorder
 from wayfare.core.buffer_pool import owns_memory
+from wayfare.core.device import BACKENDS, zeros_beside
 from wayfare.core.errors import GraphError, InPlaceError
 from wayfare.core.numpy_math import Array
 from wayfare.core.quiet import quietly
@@ -231,7 +232,9 @@ class Recording:
                 ):  # fmt: skip
                     raise GiveUp("it writes in place to memory that two arguments or captured tensors share")
             others.append((memory, base))
-            if id(memory.source) in written and any(np.may_share_memory(base, a) for a in self._recorder.seen_arrays):
+            if id(memory.source) in written and base.__class__ not in BACKENDS and (
+                any(np.may_share_memory(base, a) for a in self._recorder.seen_arrays)
+            ):
                 raise GiveUp("it writes in place to memory that it also captures as a NumPy array")
 
     def _may_fail(self) -> list[Value]:
@@ -264,7 +267,8 @@ class Recording:
         capture = Capture([t._edge or t for _, t in sources.values()], edges, recorder.start)
         roots: list[tuple[Any, Array]] = []
         for number, t in enumerate(tensors):
-            array = np.ones(t._array.shape, t._array.dtype)
+            array = zeros_beside(t._array, t._array.shape, t._array.dtype)
+            array += 1
             value = recorder.graph.fresh(number, array)
             recorder.arrays.own(array, value)
             self.seeds.append(value)

@@ -11,8 +11,6 @@ from collections.abc import Container, Sequence
 from functools import cached_property, lru_cache
 from typing import Any
 
-import numpy as np
-
 from wayfare.autograd.backward import grad as gradients_of
 from wayfare.compiler.record.backward import Visit
 from wayfare.compiler.record.graph import Graph, Source, like
@@ -22,6 +20,7 @@ from wayfare.compiler.replay.expand import ExpandedNodes, date_back
 from wayfare.compiler.replay.partial_gradient import PartialBackward
 from wayfare.compiler.replay.trace_tree import rebased
 from wayfare.core.callsite import user_frame
+from wayfare.core.device import as_array
 from wayfare.core.dispatch import record_one
 from wayfare.core.errors import GraphError
 from wayfare.core.mode import changed_mode
@@ -155,7 +154,7 @@ class Gradient:
     def _by_plan(self, part: Part, grads: Sequence[Any], kept: Kept) -> list[Any]:
         if not part.values:
             return [None] * len(self.sources)
-        seeds = [None if x is None else _in_rows(np.asarray(x)) for x in grads]
+        seeds = [None if x is None else _in_rows(as_array(x)) for x in grads]
         if part.plan is None:
             inputs, leaves, values = rebased(part.values, self.recording.saved, self.graph)
             places: dict[Any, tuple[int, int]] = {v: (0, i) for i, v in enumerate(self.recording.saved)}
@@ -244,7 +243,7 @@ def _in_rows(gradient: Array) -> Array:
     """Make a small gradient contiguous: that of a sum is one number broadcast, and one plan should serve both."""
     if gradient.flags.c_contiguous or gradient.nbytes > _SMALL:
         return gradient
-    return np.ascontiguousarray(gradient)
+    return gradient.copy("C")
 
 
 def _without_history(source: Source) -> Tensor:

@@ -16,6 +16,7 @@ from wayfare.compiler.replay.call_gradient import Gradient, used_up
 from wayfare.compiler.replay.trace_tree import Block, Tree
 from wayfare.compiler.structure import put_together
 from wayfare.core import buffer_pool
+from wayfare.core.device import is_writable, memory_key
 from wayfare.core.dispatch import apply
 from wayfare.core.executor import StaleCall
 from wayfare.core.mode import STATE
@@ -66,6 +67,8 @@ class CapturedTensor:
     def holds(self) -> bool:
         """Is it unchanged, or in other memory with the same layout?"""
         array = self.tensor._array
+        if array.__class__ is not self.array.__class__:
+            return False  # it was moved to another device
         if self.tensor.requires_grad is not self.needs or (array.shape, array.strides, array.dtype) != self.spec:
             return False
         self.array = array
@@ -136,7 +139,7 @@ class Entry:
             if entry is not None:
                 grad = entry.tensor(arguments)
                 assert grad is not None
-                layout = grad._array.strides, grad._array.flags.writeable
+                layout = grad._array.strides, memory_key(grad._array)
                 if grad._edge is not None or not _alike(grad._array, entry.value) or layout != entry.layout:
                     self.why = "a .grad has another shape or layout, or requires a gradient"
                     return False
@@ -329,7 +332,7 @@ class Entry:
                 with generator._lock:
                     generator._calls += count
         count = len(recording.made)
-        made_tensors = [wrap(array if array.flags.writeable else array.copy()) for array in made[:count]]
+        made_tensors = [wrap(array if is_writable(array) else array.copy()) for array in made[:count]]
         for t, order in zip(made_tensors, recording.orders, strict=True):
             if order is not None:
                 t._array = in_order_of(t._array, order)

@@ -18,9 +18,11 @@ from wayfare.core.node import Node
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import VALUE
 from wayfare.core.quiet import quietly
+from wayfare.core.spec import FLOAT_KINDS
 from wayfare.core.tensor import Tensor, wrap
 from wayfare.core.write_clock import tick
 from wayfare.ir.graph import Slot, Step, Value, in_order
+from wayfare.ir.place import place_of
 
 
 class Gone(Exception):
@@ -67,7 +69,8 @@ class ExpandedNodes:
             return
         cut = self._cuts.get(step.outputs[0], (False,) * len(step.inputs))
         edges = tuple([None if end else self._edges.get(v) for v, end in zip(step.inputs, cut, strict=True)])
-        wanted = [v.dtype.kind == "f" and (op.differentiable_outputs is None or v.position in op.differentiable_outputs)
+        with_grad = op.differentiable_outputs
+        wanted = [v.dtype.kind in FLOAT_KINDS and (with_grad is None or v.position in with_grad)
                   for v in step.outputs]  # fmt: skip
         if op.vjp is None or not any(edge is not None for edge in edges) or not any(wanted):
             return
@@ -131,10 +134,13 @@ class ExpandedNodes:
 
     def _run(self, step: Step) -> None:
         assert step.op is not None
+        arrays = [self._arrays[v] for v in step.inputs]
+        place = place_of(arrays)
         with quietly():
-            made = step.op.forward(*[self._arrays[v] for v in step.inputs], **self._attrs(step))
+            forward = place.forward(step.op, [v.dtype for v in step.inputs])
+            made = forward(*[place.constant(a) for a in arrays], **self._attrs(step))
         made = made if isinstance(made, (tuple, list)) else (made,)
-        self._arrays.update((v, np.asarray(a)) for v, a in zip(step.outputs, made, strict=True))
+        self._arrays.update((v, place.as_array(a)) for v, a in zip(step.outputs, made, strict=True))
 
     def _attrs(self, step: Step) -> dict[str, Any]:
         return {k: self._given[v.number] if v.__class__ is Slot else v for k, v in step.attrs.items()}

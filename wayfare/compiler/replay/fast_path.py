@@ -59,8 +59,8 @@ def _only_computes(entry: Entry, tensors: Sequence[Tensor]) -> bool:
     block = entry.tree.root
     recording = block.recording if block is not None else None
     return not (
-        block is None or recording is None or block.plan is None or block.calls or block.slots
-        or recording.writes or not is_plain_end(block) or recording.dead or entry.grad_guards
+        block is None or recording is None or block.plan is None or not block.plan.place.native or block.calls
+        or block.slots or recording.writes or not is_plain_end(block) or recording.dead or entry.grad_guards
         or not block.plan.fresh_results or block.fetch is None or not block.plan.fits(block.fetch.arrays(tensors, {}))
     )  # fmt: skip
 
@@ -177,10 +177,15 @@ class FastPath:
 
     def _test_outside(self, state: Any) -> None:
         """Generate tests of modes, guards, captured tensors and the plan."""
-        grad, inference, dtype = state
+        grad, inference, dtype, autocast = state
         modes = f"mode.grad is {grad} and mode.inference is {inference}"
+        if autocast is None:
+            modes += " and mode.autocast is None"
+        else:
+            modes += f" and mode.autocast is not None and mode.autocast.key == {self._name(autocast)}"
+        ordinary = grad and not inference and autocast is None
         self._miss_unless(
-            f"(mode is None or ({modes}))" if grad and not inference else f"mode is not None and {modes}",
+            f"(mode is None or ({modes}))" if ordinary else f"mode is not None and {modes}",
             f"default_dtype() is {self._name(dtype)}", f"entry.version == {self.version}", "guards.holds()",
         )  # fmt: skip
         tests = []

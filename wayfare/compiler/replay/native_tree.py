@@ -18,6 +18,7 @@ from wayfare.compiler.record.graph import Source
 from wayfare.compiler.replay.entry import Entry
 from wayfare.compiler.replay.trace_tree import Block
 from wayfare.core.numpy_math import Array
+from wayfare.core.spec import as_dtype
 from wayfare.core.tensor import Tensor
 from wayfare.ir.graph import Slot, Value
 
@@ -206,9 +207,8 @@ class NativeTree:
             mask = truth_mask(value.dtype)
             return Jump(value, mask, {0: target.get(False, unseen)}, target.get(True, unseen))
         table: dict[int, int] = {}
-        for (char, text), child in target.items():
-            kind = np.dtype(char)
-            if kind.kind in "iufb":
-                number = text == "True" if kind.kind == "b" else float(text) if kind.kind == "f" else int(text)
-                table[element_bits(np.array(number, kind))] = child
+        for (name, text), child in target.items():
+            dtype = as_dtype(name)
+            number = text == "True" if dtype.rank == 0 else float(text) if dtype.rank == 2 else int(text)
+            table[element_bits(np.array(number, dtype.numpy))] = child
         return Jump(value, table=table, otherwise=stop(UNSEEN))

@@ -14,6 +14,7 @@ from wayfare.compiler.record.recorder import Decision
 from wayfare.compiler.record.recording import Recording
 from wayfare.compiler.replay.inputs import Fetch
 from wayfare.core.numpy_math import Array
+from wayfare.core.spec import FLOAT_KINDS
 from wayfare.ir.graph import Step, Value, in_order, leaf
 from wayfare.ir.plan.plan import Plan
 
@@ -101,7 +102,7 @@ class Tree:
             if here is None:
                 return None
             child = here.children.get(decision.outcome)
-            most = _FRACTIONS if decision.value.dtype.kind == "f" else _NUMBERS
+            most = _FRACTIONS if decision.value.dtype.kind in FLOAT_KINDS else _NUMBERS
             if child is None and decision.outcome.__class__ is not bool and len(here.children) >= most:
                 return decision
             here = child

@@ -12,6 +12,7 @@ import numpy as np
 
 from wayfare.core.errors import ArgumentError, ExportError, FileFormatError, WayfareError
 from wayfare.core.numpy_math import Array
+from wayfare.core.spec import FLOAT_KINDS
 from wayfare.core.tensor import wrap
 from wayfare.core.version import __version__
 from wayfare.exporters.bundle.decode import Decoding
@@ -84,7 +85,7 @@ def _compare(loaded: LoadedProgram, traced: Traced) -> None:
                               fix=OTHER_WAY) from error  # fmt: skip
         for name, got, want in zip(loaded.output_names, results, wanted, strict=True):
             near = got.shape == want.shape and np.allclose(got.numpy(), want, rtol=1e-4, atol=1e-5,
-                                                           equal_nan=want.dtype.kind == "f")  # fmt: skip
+                                                           equal_nan=want.dtype.kind in FLOAT_KINDS)  # fmt: skip
             if not near:
                 raise ExportError(f"export: with {shown} {name} of the program differs from that of the function",
                                   fix=OTHER_WAY)  # fmt: skip

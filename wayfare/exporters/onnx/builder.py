@@ -16,15 +16,10 @@ from wayfare.core.errors import ExportError
 from wayfare.core.op import REGISTRY, ByName, NotExportable, Op
 from wayfare.core.spec import OF_NUMPY, DType, Spec, bool_, broadcast, float64, int32, int64
 from wayfare.core.symbolic_sizes import Dim, Number, formula_of, plain, value_of
-from wayfare.exporters.onnx.graph import OnnxGraph, OnnxNode, OnnxValue
+from wayfare.exporters.onnx.graph import OnnxGraph, OnnxNode, OnnxValue, number_of
 
 # The oldest and the newest version of the operator set that the rules are written for.
 OLDEST_OPSET, NEWEST_OPSET = 18, 23
-
-# How ONNX numbers its dtypes.
-DTYPE_NUMBERS = {
-    "float32": 1, "uint8": 2, "int8": 3, "int16": 5, "int32": 6, "int64": 7, "bool": 9, "float16": 10, "float64": 11,
-}  # fmt: skip
 
 _TRUTHS = frozenset({
     "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Xor", "Not", "IsNaN", "IsInf",
@@ -259,7 +254,7 @@ class Builder:
         """A value in another dtype."""
         if x.dtype is dtype:
             return x
-        return self.node("Cast", x, dtype=dtype, shape=x.shape, to=DTYPE_NUMBERS[dtype.name])  # type: ignore[no-any-return]
+        return self.node("Cast", x, dtype=dtype, shape=x.shape, to=number_of(dtype))  # type: ignore[no-any-return]
 
     # -- sizes
 

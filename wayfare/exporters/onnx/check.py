@@ -13,6 +13,7 @@ from wayfare.autograd.modes import no_grad
 from wayfare.compiler.decorator import compile as compiled
 from wayfare.core.errors import ExportError
 from wayfare.core.numpy_math import Array
+from wayfare.core.spec import FLOAT_KINDS
 from wayfare.core.tensor import wrap
 from wayfare.exporters.compare import OTHER_WAY, compare_calls
 from wayfare.exporters.onnx.report import Checked, ExportReport
@@ -86,7 +87,7 @@ def _feed(session: Any, traced: Traced, arrays: Sequence[Array]) -> dict[str, Ar
 
 def _distance(got: Array, right: Array) -> tuple[float, float]:
     """The largest difference, and the largest number. Equal infinities, and NaN on both sides, count as equal."""
-    if right.dtype.kind != "f":
+    if right.dtype.kind not in FLOAT_KINDS:
         return float(np.count_nonzero(got != right)), 0.0
     a, b = got.astype(np.float64), right.astype(np.float64)
     same = (a == b) | (np.isnan(a) & np.isnan(b))

@@ -7,8 +7,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from wayfare.core.errors import ExportError
 from wayfare.core.operators import Operators
 from wayfare.core.spec import DType, Spec
+
+# How ONNX numbers its dtypes.
+_NUMBERS = {
+    "float32": 1, "uint8": 2, "int8": 3, "int16": 5, "int32": 6, "int64": 7, "bool": 9, "float16": 10, "float64": 11,
+}  # fmt: skip
+
+
+def number_of(dtype: DType) -> int:
+    """ONNX's number of a dtype."""
+    found = _NUMBERS.get(dtype.name)
+    if found is None:  # ONNX has bfloat16, but ONNX Runtime has hardly an operator for it on the CPU
+        raise ExportError(f"export: a model of {dtype.name} cannot be exported to ONNX",
+                          fix="Convert it with .float() or .half() first.")  # fmt: skip
+    return found
 
 
 class OnnxValue(Operators):
@@ -20,6 +35,7 @@ class OnnxValue(Operators):
     __slots__ = ("builder", "dtype", "name", "shape")
 
     def __init__(self, builder: Any, name: str, dtype: DType, shape: tuple[int, ...] | None = None) -> None:
+        number_of(dtype)
         self.builder = builder
         self.name = name
         self.dtype = dtype

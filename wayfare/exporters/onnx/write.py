@@ -18,8 +18,7 @@ from wayfare.core.errors import ExportError, FileAccessError, MissingFileError
 from wayfare.core.symbolic_sizes import Dim, formula_of, symbols_in
 from wayfare.core.version import __version__
 from wayfare.exporters.inspect.external_data import fault_of
-from wayfare.exporters.onnx.builder import DTYPE_NUMBERS
-from wayfare.exporters.onnx.graph import OnnxGraph, OnnxNode, OnnxValue
+from wayfare.exporters.onnx.graph import OnnxGraph, OnnxNode, OnnxValue, number_of
 from wayfare.exporters.packages import onnx_package
 from wayfare.io.files import path_text
 
@@ -81,7 +80,7 @@ class Writer:
     def value(self, v: OnnxValue) -> Any:
         """Name, dtype and shape of a value."""
         shape = None if v.shape is None else [self.size(n) for n in v.shape]
-        return self.onnx.helper.make_tensor_value_info(v.name, DTYPE_NUMBERS[v.dtype.name], shape)
+        return self.onnx.helper.make_tensor_value_info(v.name, number_of(v.dtype), shape)
 
     def size(self, n: Any) -> int | str | None:
         """A size as a number, or as its name or formula; None for one that changes between iterations of a loop."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.core.numpy_math import Array
+from wayfare.core.spec import FLOAT_KINDS
 from wayfare.exporters.recover.sizes import Fitting
 
 
@@ -119,12 +120,12 @@ def _step(a: Array, axis: int) -> Any:
     if a.dtype.kind == "b" or begin == end:
         return 0
     # Computed over the whole length, where rounding matters least.
-    return (end - begin) / last if a.dtype.kind == "f" else (end - begin) // last
+    return (end - begin) / last if a.dtype.kind in FLOAT_KINDS else (end - begin) // last
 
 
 def _near(a: Array, b: Array) -> bool:
     """Equal up to rounding (linspace counts from both ends)."""
-    if b.dtype.kind != "f":
+    if b.dtype.kind not in FLOAT_KINDS:
         return np.array_equal(a, b)
     close = 4 * np.finfo(b.dtype).eps * np.abs(b[np.isfinite(b)]).max(initial=0.0)
     return np.allclose(a, b, rtol=0, atol=close, equal_nan=True)

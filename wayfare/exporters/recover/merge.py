@@ -16,6 +16,7 @@ from wayfare.core.callsite import Site
 from wayfare.core.errors import ExportError
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import REGISTRY
+from wayfare.core.spec import FLOAT_KINDS
 from wayfare.core.symbolic_sizes import Dim, Repeated, symbols_in
 from wayfare.exporters.recover.constants import Differs, FromElsewhere, Hidden, grid_of, number_of
 from wayfare.exporters.recover.sizes import Fitting, in_run
@@ -273,7 +274,8 @@ class Merging:
             raise Differs("tensors of different dtypes")
         arrays: list[Array] = [np.asarray(v.step.data, v.dtype) for v in values]
         first = arrays[0]
-        if all(a.shape == first.shape and np.array_equal(a, first, equal_nan=dtype.kind == "f") for a in arrays):
+        floats = dtype.kind in FLOAT_KINDS
+        if all(a.shape == first.shape and np.array_equal(a, first, equal_nan=floats) for a in arrays):
             return constant(first)
         if len({a.ndim for a in arrays}) > 1:
             raise Differs("arrays of different numbers of dimensions")

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.runtime.repeated import Repeated
-from wayfare.core import buffer_pool
 from wayfare.core.numpy_math import Array
 from wayfare.core.symbolic_sizes import evaluated, formula_of, value_of
 from wayfare.ir.assemble import ASSEMBLE, cover, numpy_key
@@ -19,6 +17,7 @@ from wayfare.ir.fuse.emit import Given
 from wayfare.ir.fuse.partition import Map
 from wayfare.ir.fuse.program import FusedProgram, KernelStep, OpStep
 from wayfare.ir.graph import Step, Value
+from wayfare.ir.place import HOST, Place
 
 Slots = list[Any]
 Run = Callable[[Slots], None]
@@ -27,17 +26,17 @@ Run = Callable[[Slots], None]
 class Buffer:
     """An array that several steps fill part by part."""
 
-    __slots__ = ("dtype", "shape", "slot", "whole")
+    __slots__ = ("dtype", "place", "shape", "slot", "whole")
 
-    def __init__(self, slot: int, shape: tuple[int, ...], dtype: np.dtype[Any], whole: bool) -> None:
-        self.slot, self.shape, self.dtype, self.whole = slot, shape, dtype, whole
+    def __init__(self, slot: int, shape: tuple[int, ...], dtype: np.dtype[Any], whole: bool, place: Place) -> None:
+        self.slot, self.shape, self.dtype, self.whole, self.place = slot, shape, dtype, whole, place
 
     def there(self, values: Slots) -> Any:
         """The array; it is allocated at the first use."""
         found = values[self.slot]
         if found is None:
-            found = buffer_pool.empty(self.shape, self.dtype) if self.whole else np.zeros(self.shape, self.dtype)
-            values[self.slot] = found
+            make = self.place.maker() if self.whole else self.place.zeros
+            found = values[self.slot] = make(self.shape, self.dtype)
         return found
 
 
@@ -46,25 +45,25 @@ class Bound:
 
     __slots__ = ("_constants", "_count", "_outputs", "_runs")
 
-    def __init__(self, program: FusedProgram, symbols: Sequence[Any]) -> None:
+    def __init__(self, program: FusedProgram, symbols: Sequence[Any], place: Place = HOST) -> None:
         slots = program.slots
         self._count = len(slots)
-        self._constants = [(slot, _constant(v, symbols)) for slot, v in program.constants]
+        self._constants = [(slot, place.constant(_constant(v, symbols))) for slot, v in program.constants]
         self._outputs = [slots[v] for v in program.outputs]
         self._runs: list[Run] = []
         fresh: set[int] = set()
-        buffers = _buffers(program, symbols)
+        buffers = _buffers(program, symbols, place)
         for step, frees in zip(program.steps, program.frees, strict=True):
             if isinstance(step, KernelStep):
                 reused = [slots[v] for v in step.reads if slots[v] in fresh and slots[v] in frees]
-                self._runs.append(_kernel(step, slots, symbols, frees, reused, buffers))
+                self._runs.append(_kernel(step, slots, symbols, frees, reused, buffers, place))
                 continue
             op = step.step.op
             assert op is not None
             if op is ASSEMBLE:
-                self._runs.append(_assembly(step, slots, symbols, frees, buffers))
+                self._runs.append(_assembly(step, slots, symbols, frees, buffers, place))
             else:
-                self._runs.append(_op(step.step, slots, symbols, frees))
+                self._runs.append(_op(step.step, slots, symbols, frees, place))
             if op.fresh:
                 # A kernel that is the only one to read it may write over it.
                 fresh.update(slots[v] for v in step.writes if program.uses(v) == 1)
@@ -87,10 +86,10 @@ def _constant(v: Value, symbols: Sequence[Any]) -> Any:
 # -- single ops -----------------------------------------------------------------------------------------------------
 
 
-def _op(step: Step, slots: dict[Value, int], symbols: Sequence[Any], frees: list[int]) -> Run:
+def _op(step: Step, slots: dict[Value, int], symbols: Sequence[Any], frees: list[int], place: Place) -> Run:
     assert step.op is not None
     # Always the plain forward: a sparse result would be unknown to the next step.
-    forward, attrs = step.op.forward, evaluated(step.attrs, symbols)
+    forward, attrs = place.forward(step.op, [v.dtype for v in step.inputs]), evaluated(step.attrs, symbols)
     if step.op.name == "slice":
         return _slice(slots[step.inputs[0]], slots[step.outputs[0]], attrs, frees)
     reads, writes = [slots[v] for v in step.inputs], [slots[v] for v in step.outputs]
@@ -99,10 +98,10 @@ def _op(step: Step, slots: dict[Value, int], symbols: Sequence[Any], frees: list
     def run(values: Slots) -> None:
         made = forward(*[values[s] for s in reads], **attrs)
         if single is not None:
-            values[single] = made if made.__class__ is np.ndarray else np.asarray(made)
+            values[single] = place.as_array(made)
         else:
             for slot, out in zip(writes, made, strict=True):
-                values[slot] = np.asarray(out)
+                values[slot] = place.as_array(out)
         for s in frees:
             values[s] = None
 
@@ -127,7 +126,7 @@ def _slice(source: int, target: int, attrs: dict[str, Any], frees: list[int]) ->
 Parts = dict[Value, tuple[Buffer, Any]]
 
 
-def _buffers(program: FusedProgram, symbols: Sequence[Any]) -> Parts:
+def _buffers(program: FusedProgram, symbols: Sequence[Any], place: Place) -> Parts:
     """The values that kernels write directly into a larger array."""
     made = {v for step in program.kernels for v in step.writes
             if evaluated(v.shape, symbols) == _written(step, v, symbols)}  # fmt: skip
@@ -138,7 +137,7 @@ def _buffers(program: FusedProgram, symbols: Sequence[Any]) -> Parts:
             apart, whole = cover(attrs["shape"], attrs["indexes"])
             if apart:
                 out = step.step.outputs[0]
-                buffer = Buffer(program.slots[out], attrs["shape"], out.dtype, whole)
+                buffer = Buffer(program.slots[out], attrs["shape"], out.dtype, whole, place)
                 for v, index in zip(step.step.inputs, attrs["indexes"], strict=True):
                     if v in made and program.uses(v) == 1:
                         found[v] = (buffer, numpy_key(index))
@@ -154,12 +153,14 @@ def _written(step: KernelStep, v: Value, symbols: Sequence[Any]) -> tuple[int, .
     return shape
 
 
-def _assembly(step: OpStep, slots: dict[Value, int], symbols: Sequence[Any], frees: list[int], parts: Parts) -> Run:
+def _assembly(
+    step: OpStep, slots: dict[Value, int], symbols: Sequence[Any], frees: list[int], parts: Parts, place: Place
+) -> Run:
     """Write the parts that kernels have not written."""
     attrs = evaluated(step.step.attrs, symbols)
     out = step.step.outputs[0]
     apart, whole = cover(attrs["shape"], attrs["indexes"])
-    buffer = Buffer(slots[out], attrs["shape"], out.dtype, apart and whole)
+    buffer = Buffer(slots[out], attrs["shape"], out.dtype, apart and whole, place)
     left = [(slots[v], numpy_key(index)) for v, index in zip(step.step.inputs, attrs["indexes"], strict=True)
             if v not in parts]  # fmt: skip
 
@@ -180,20 +181,21 @@ def _assembly(step: OpStep, slots: dict[Value, int], symbols: Sequence[Any], fre
 
 
 def _kernel(
-    step: KernelStep, slots: dict[Value, int], symbols: Sequence[Any], frees: list[int], reused: list[int], parts: Parts
-) -> Run:
+    step: KernelStep, slots: dict[Value, int], symbols: Sequence[Any], frees: list[int], reused: list[int],
+    parts: Parts, place: Place,
+) -> Run:  # fmt: skip
     group, kernel, reduced = step.group, step.kernel, step.group.reduced
     shape: tuple[int, ...] = evaluated(group.shape, symbols)
-    sources = [_source(given, slots, symbols, len(shape)) for given in step.emitted.inputs]
+    sources = [_source(given, slots, symbols, len(shape), place) for given in step.emitted.inputs]
     broadcast = _broadcast_input(step, shape, symbols)
     writes = []
     for v in step.writes:
         own = evaluated(v.shape, symbols)
         writes.append((slots[v], None if own == _written(step, v, symbols) else own))
     axes = reduced or None
-    launch = Repeated(kernel, shape, axes)
+    launch, empty = place.repeated(kernel, shape, axes), place.maker()
     fresh = [(_written(step, v, symbols), v.dtype) for v in step.writes]
-    places = _places(step, symbols, parts, None if reduced else _overwritten(step, reused, slots))
+    places = _places(step, symbols, parts, None if reduced else _overwritten(step, reused, slots), empty)
 
     def run(values: Slots) -> None:
         arrays = []
@@ -204,13 +206,13 @@ def _kernel(
                 array = values[slot]
                 arrays.append(array if target is None else array.reshape(target))
         if broadcast >= 0:
-            arrays[broadcast] = np.broadcast_to(arrays[broadcast], shape)
+            arrays[broadcast] = place.broadcast(arrays[broadcast], shape)
         if places is not None:
-            outs = launch(arrays, [place(arrays, values) for place in places])
-        elif axes is None and arrays[0].flags.fnc:
+            outs = launch(arrays, [there(arrays, values) for there in places])
+        elif axes is None and place.keeps_order(arrays[0]):
             outs = kernel(arrays)  # which keeps the order of transposed arrays
         else:
-            outs = launch(arrays, [buffer_pool.empty(own, dtype) for own, dtype in fresh])
+            outs = launch(arrays, [empty(own, dtype) for own, dtype in fresh])
         for (slot, own), out in zip(writes, outs, strict=True):
             values[slot] = out if own is None else out.reshape(own)
         for s in frees:
@@ -219,12 +221,14 @@ def _kernel(
     return run
 
 
-def _source(given: Given, slots: dict[Value, int], symbols: Sequence[Any], rank: int) -> tuple[int, Any]:
+def _source(
+    given: Given, slots: dict[Value, int], symbols: Sequence[Any], rank: int, place: Place
+) -> tuple[int, Any]:
     """The slot of an operand and its shape along the axes of the group (None: unchanged); or -1 and the number
     itself."""
     if given.value is None:
         number = value_of(formula_of(given.number), symbols)
-        return -1, np.full((1,) * rank, number, given.dtype)
+        return -1, place.constant(np.full((1,) * rank, number, given.dtype))
     target = _along(given.value, given.own, symbols, rank)
     return slots[given.value], None if target == evaluated(given.value.shape, symbols) else target
 
@@ -258,21 +262,24 @@ def _overwritten(step: KernelStep, reused: list[int], slots: dict[Value, int]) -
     return None
 
 
-def _places(step: KernelStep, symbols: Sequence[Any], parts: Parts, overwritten: tuple[int, int] | None) -> Any:
+def _places(
+    step: KernelStep, symbols: Sequence[Any], parts: Parts, overwritten: tuple[int, int] | None, empty: Any
+) -> Any:
     """For each output a function (inputs, slots) → the array to write to; None where all are new."""
     if overwritten is None and not any(v in parts for v in step.writes):
         return None
-    return [_place(step, k, v, symbols, parts, overwritten) for k, v in enumerate(step.writes)]
+    return [_place(step, k, v, symbols, parts, overwritten, empty) for k, v in enumerate(step.writes)]
 
 
 def _place(
-    step: KernelStep, k: int, v: Value, symbols: Sequence[Any], parts: Parts, overwritten: tuple[int, int] | None
-) -> Callable[[list[Any], Slots], Any]:
+    step: KernelStep, k: int, v: Value, symbols: Sequence[Any], parts: Parts, overwritten: tuple[int, int] | None,
+    empty: Any,
+) -> Callable[[list[Any], Slots], Any]:  # fmt: skip
     if v in parts:
         buffer, key = parts[v]
         return lambda arrays, values: buffer.there(values)[key]
     if overwritten is not None and overwritten[1] == k:
-        place = overwritten[0]
-        return lambda arrays, values: arrays[place]
+        number = overwritten[0]
+        return lambda arrays, values: arrays[number]
     shape, dtype = _written(step, v, symbols), v.dtype
-    return lambda arrays, values: buffer_pool.empty(shape, dtype)
+    return lambda arrays, values: empty(shape, dtype)

@@ -6,9 +6,7 @@ from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any
 
-import numpy as np
-
-from wayfare.codegen.runtime import kernel
+from wayfare.core.device import BACKENDS
 from wayfare.core.locks import lock
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import raw_ops
@@ -18,6 +16,7 @@ from wayfare.ir.fuse.bound import Bound
 from wayfare.ir.fuse.program import FusedProgram
 from wayfare.ir.graph import Value, leaf, trace_ops
 from wayfare.ir.lower import Lowering
+from wayfare.ir.place import HOST, place_of
 from wayfare.ir.variants import Variants, signature
 
 # Arrays of at least this many elements run as kernels; for smaller ones NumPy is faster.
@@ -29,7 +28,7 @@ _LOCK = lock()
 
 
 class Composite:
-    """A formula `formula(m, *arrays, **attrs)` over ops, callable on arrays; float16 is computed in float32."""
+    """A formula `formula(m, *arrays, **attrs)` over ops, callable on arrays; narrow floats are computed in float32."""
 
     def __init__(self, formula: Callable[..., Any], name: str, native_from: int = NATIVE_FROM) -> None:
         self.formula = in_single(formula)
@@ -52,22 +51,26 @@ class Composite:
         for a in arrays:
             if a.size >= self.native_from:
                 return self.at_once(*arrays, **attrs)
+        if BACKENDS and place_of(arrays) is not HOST:
+            return self.at_once(*arrays, **attrs)
         return self.step_by_step(*arrays, **attrs)
 
     def at_once(self, *arrays: Array, **attrs: Any) -> Any:
         """Run the formula as kernels, whatever the size."""
-        if not kernel.available() or any(a.size == 0 for a in arrays):
-            return self.step_by_step(*arrays, **attrs)
-        key = (tuple([(a.shape, a.dtype) for a in arrays]), *attrs.items())
+        place = place_of(arrays)
+        if not place.has_kernels() or any(a.size == 0 for a in arrays):
+            return self.formula(place.ops, *arrays, **attrs)
+        key = (place, tuple([(a.shape, a.dtype) for a in arrays]), *attrs.items())
         found = self._bound.get(key)
         if found is None:
             with _LOCK:
                 program, symbols, several = self._program(arrays, attrs)
-                found = (Bound(program, symbols), several)
+                found = (Bound(program, symbols, place), several)
                 if len(self._bound) >= _BOUND:
                     self._bound.clear()
                 self._bound[key] = found
-        outs = found[0]([a if a.__class__ is np.ndarray else np.asarray(a) for a in arrays])
+        own = place.array
+        outs = found[0]([a if a.__class__ is own else place.as_array(a) for a in arrays])
         return tuple(outs) if found[1] else outs[0]
 
     def program(self, *arrays: Array, **attrs: Any) -> FusedProgram:
@@ -121,6 +124,7 @@ def as_rule(formula: Callable[..., Any], *, name: str, native_from: int = NATIVE
 
     @wraps(formula)
     def rule(m: Any, *arrays: Any, **attrs: Any) -> Any:
-        return formula(m, *arrays, **attrs) if m.differentiable else whole(*arrays, **attrs)
+        there = m.works_on_arrays or (BACKENDS and any([a.__class__ in BACKENDS for a in arrays]))
+        return whole(*arrays, **attrs) if there else formula(m, *arrays, **attrs)
 
     return rule

@@ -2,24 +2,25 @@
 
 `LargeForm` has the signature of the record's `forward`; `LargeGradients` computes all needed gradients of a node in one
 loop. If a formula or a rule cannot be written in the loop language, the first falls back to NumPy, and the second
-returns None.
+returns None. Both write their loops with `ElementwiseLoops`, which another device gives a builder of its own kernels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.llvm.code import lowered
 from wayfare.codegen.loop.expr import NUMPY, OF_NUMPY, Expr, cast, const, load, promote
 from wayfare.codegen.loop.language import Loop, Operand, Stage, validate
+from wayfare.codegen.math.library import lowered
 from wayfare.codegen.runtime import kernel as native
 from wayfare.codegen.runtime.kernel import Kernel
 from wayfare.core import buffer_pool
 from wayfare.core.config import settings
-from wayfare.core.errors import LoopError
+from wayfare.core.device import ARRAYS
+from wayfare.core.errors import LoopError, WayfareError
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import REGISTRY, Op, joint
 from wayfare.core.spec import OF_NUMPY as DTYPE_OF
@@ -28,7 +29,7 @@ from wayfare.ir.fuse.expressions import computed_in, converted, written
 
 # The most sets of dtypes and attributes that are kept for one record.
 _REMEMBERED = 256
-_FAILURES = (LoopError, AttributeError, TypeError, ValueError, KeyError, NotImplementedError)
+_FAILURES = (WayfareError, AttributeError, TypeError, ValueError, KeyError, NotImplementedError)
 
 
 class _Numbers:
@@ -60,14 +61,14 @@ def _loaded(number: int, dtype: np.dtype[Any]) -> Expr:
     return cast(load(number, OF_NUMPY[dtype]), computed_in(dtype))
 
 
-def _loop(name: str, dtypes: Sequence[np.dtype[Any]], numbers: _Numbers, made: Sequence[Expr]) -> Kernel:
+def _loop(name: str, dtypes: Sequence[np.dtype[Any]], numbers: _Numbers, made: Sequence[Expr]) -> Loop:
     inputs = tuple(Operand(OF_NUMPY[d]) for d in dtypes) + tuple(Operand(d) for _, d in numbers.values)
     outputs = tuple(Operand(e.dtype) for e in made)
     loop = Loop(name, inputs, outputs, (Stage(tuple(enumerate(made))),))
     if any(d.kind in "biu" for d in dtypes):
         # Some functions of integers and bools have no instructions: find that out now.
         validate(lowered(loop), frozenset())
-    return native.build(loop)
+    return loop
 
 
 def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
@@ -76,16 +77,73 @@ def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
     return extra >= 0 and all(n in (1, m) for n, m in zip(shape, wanted[extra:], strict=True))
 
 
-class LargeForm:
+def _native(loop: Loop) -> Kernel | None:
+    return native.build(loop) if native.available() else None
+
+
+def _itself(array: Array) -> Any:
+    return array
+
+
+class _Loops:
+    """Kernels of an elementwise record, one for each set of dtypes and attributes. `build` makes a kernel of a loop, or
+    None where there is none; `number` brings a 0-dimensional array to the kernel's device."""
+
+    __slots__ = ("_build", "_known", "_number", "op")
+
+    def __init__(
+        self, op: Op, build: Callable[[Loop], Any] = _native, number: Callable[[Array], Any] = _itself
+    ) -> None:
+        self.op = op
+        self._build = build
+        self._number = number
+        # Kernel, numbers that it takes behind the arrays, and (of gradients) where each is among its results.
+        self._known: dict[Any, Any] = {}
+
+
+class ElementwiseLoops(_Loops):
+    """The forward of an elementwise record as kernels."""
+
+    __slots__ = ()
+
+    def find(self, arrays: Sequence[Array], attrs: dict[str, Any]) -> tuple[Any, list[Any]] | None:
+        """The kernel for arrays like these, and the 0-dimensional arrays that it takes behind them; None: no kernel."""
+        try:
+            key: Any = tuple([a.dtype.char for a in arrays])
+            if attrs:
+                key = (key, _key_of(attrs))
+            known: tuple[Any, list[Any]] | None = self._known[key]
+            return known
+        except KeyError:
+            found = self._make([a.dtype for a in arrays], attrs)
+        except (TypeError, AttributeError):
+            return None  # an unhashable attribute, or a plain number as an array
+        if len(self._known) >= _REMEMBERED:
+            self._known.clear()
+        self._known[key] = found
+        return found
+
+    def _make(self, dtypes: list[np.dtype[Any]], attrs: dict[str, Any]) -> tuple[Any, list[Any]] | None:
+        op = self.op
+        try:
+            numbers = _Numbers(len(dtypes))
+            out = op.infer(*(Spec((), DTYPE_OF[d]) for d in dtypes), **attrs).dtype.numpy
+            made = written(op, [_loaded(i, d) for i, d in enumerate(dtypes)], attrs, out, numbers)
+            kernel = self._build(_loop(op.name, dtypes, numbers, [converted(made, OF_NUMPY[out])]))
+        except _FAILURES:
+            return None
+        return None if kernel is None else (kernel, [self._number(a) for a in numbers.arrays()])
+
+
+class LargeForm(ElementwiseLoops):
     """The forward of an elementwise record, on large arrays."""
 
-    __slots__ = ("_known", "_quick", "left_to_numpy", "op")
+    __slots__ = ("_quick", "left_to_numpy")
 
     def __init__(self, op: Op, left_to_numpy: str = "") -> None:
-        self.op = op
+        super().__init__(op)
         # Characters of the dtypes for which NumPy is faster.
         self.left_to_numpy = left_to_numpy
-        self._known: dict[Any, tuple[Kernel, list[Array]] | None] = {}
         self._quick: dict[Any, tuple[Any, np.dtype[Any]]] = {}
 
     def __call__(self, *arrays: Array, **attrs: Any) -> Any:
@@ -95,16 +153,16 @@ class LargeForm:
             try:
                 quick = tuple([(a.__class__, a.dtype.char, a.shape, a.strides) for a in arrays])
             except AttributeError:  # a plain number for an array
-                return self.op.forward(*arrays)
+                return self._by_record(arrays, {})
             known = self._quick.get(quick)
             if known is not None and known[0].threads == settings.num_threads:
                 plan, dtype = known
                 out = buffer_pool.empty(plan.made[0], dtype)
                 plan.run(*arrays, out)
                 return out
-        found = self._find(arrays, attrs)
+        found = self.find(arrays, attrs)
         if found is None:
-            return self.op.forward(*arrays, **attrs)
+            return self._by_record(arrays, attrs)
         kernel, numbers = found
         out = kernel([*arrays, *numbers] if numbers else arrays)[0]
         if not attrs and not numbers:
@@ -115,9 +173,12 @@ class LargeForm:
                 self._quick[quick] = (plan, out.dtype)
         return out
 
+    def _by_record(self, arrays: Sequence[Any], attrs: dict[str, Any]) -> Any:
+        return self.op.forward_for([a.dtype for a in arrays if hasattr(a, "dtype")])(*arrays, **attrs)
+
     def into(self, out: Array, *arrays: Array, **attrs: Any) -> bool:
         """Write the result to `out` (which may be one of the arrays); False if that is not possible."""
-        found = self._find(arrays, attrs)
+        found = self.find(arrays, attrs)
         if found is None or not all(a.shape == out.shape or _fits(a.shape, out.shape) for a in arrays):
             return False
         kernel, numbers = found
@@ -126,39 +187,15 @@ class LargeForm:
         kernel([*arrays, *numbers], [out])
         return True
 
-    def _find(self, arrays: Sequence[Array], attrs: dict[str, Any]) -> tuple[Kernel, list[Array]] | None:
-        try:
-            key: Any = tuple([a.dtype.char for a in arrays])
-            if attrs:
-                key = (key, _key_of(attrs))
-            return self._known[key]
-        except KeyError:
-            found = self._make([a.dtype for a in arrays], attrs) if native.available() else None
-        except (TypeError, AttributeError):
-            return None  # an unhashable attribute, or a plain number as an array
-        if len(self._known) >= _REMEMBERED:
-            self._known.clear()
-        self._known[key] = found
-        return found
-
-    def _make(self, dtypes: list[np.dtype[Any]], attrs: dict[str, Any]) -> tuple[Kernel, list[Array]] | None:
-        op = self.op
-        if dtypes[0].char in self.left_to_numpy:
-            return None
-        try:
-            numbers = _Numbers(len(dtypes))
-            out = op.infer(*(Spec((), DTYPE_OF[d]) for d in dtypes), **attrs).dtype.numpy
-            made = written(op, [_loaded(i, d) for i, d in enumerate(dtypes)], attrs, out, numbers)
-            return _loop(op.name, dtypes, numbers, [converted(made, OF_NUMPY[out])]), numbers.arrays()
-        except _FAILURES:
-            return None
+    def _make(self, dtypes: list[np.dtype[Any]], attrs: dict[str, Any]) -> tuple[Any, list[Any]] | None:
+        return None if dtypes[0].char in self.left_to_numpy else super()._make(dtypes, attrs)
 
 
 class _RuleOps:
     """The `m` of a gradient rule that becomes a loop: elementwise ops on expressions."""
 
-    # So that gradient rules use ops only, and no NumPy functions.
-    differentiable = True
+    # Gradient rules use ops only, and no NumPy functions.
+    works_on_arrays = False
 
     def __init__(self, numbers: _Numbers) -> None:
         self._numbers = numbers
@@ -179,21 +216,17 @@ class _RuleOps:
         return call
 
 
-class LargeGradients:
+class LargeGradients(_Loops):
     """The gradients of an elementwise op on large arrays."""
 
-    __slots__ = ("_known", "op")
-
-    def __init__(self, op: Op) -> None:
-        self.op = op
-        self._known: dict[Any, tuple[Kernel | None, list[Array], tuple[int | None, ...]] | None] = {}
+    __slots__ = ()
 
     def __call__(self, g: Array, kept: tuple[Any, ...], needs: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
         """One gradient (or None) for each input, or None if the rules must run in NumPy."""
         arrays = [g]
         key: list[Any] = [g.dtype.char, needs]
         for value in kept:
-            if value.__class__ is np.ndarray:
+            if value.__class__ in ARRAYS:
                 arrays.append(value)
                 key.append(value.dtype.char)
             elif value is None:
@@ -205,7 +238,7 @@ class LargeGradients:
         try:
             found = self._known[tuple(key)]
         except KeyError:
-            found = self._make(arrays, kept, needs, attrs) if native.available() else None
+            found = self._make(arrays, kept, needs, attrs)
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
             self._known[tuple(key)] = found
@@ -247,11 +280,16 @@ class LargeGradients:
             outs = [e for e in roots if e is not None and e is not given]
             own = OF_NUMPY[dtypes[0]]
             # Two inputs with the same gradient get an array each, unless it is g itself.
-            kernel = _loop(op.name + "_grad", dtypes, numbers, [converted(e, own) for e in outs]) if outs else None
+            kernel = None
+            if outs:
+                kernel = self._build(_loop(op.name + "_grad", dtypes, numbers, [converted(e, own) for e in outs]))
+                if kernel is None:
+                    return None
         except _FAILURES:
             return None
         places = iter(range(len(outs)))
-        return kernel, numbers.arrays(), tuple(None if e is None else -1 if e is given else next(places) for e in roots)
+        given_numbers = [self._number(a) for a in numbers.arrays()]
+        return kernel, given_numbers, tuple(None if e is None else -1 if e is given else next(places) for e in roots)
 
 
 def prepare(op: Op, large_from: int, large_vjp_from: int, left_to_numpy: str = "") -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.loop.expr import FLOATS, OF_NUMPY, Expr, cast, const, load, truth, walk
+from wayfare.codegen.loop.expr import FLOATS, NARROW, OF_NUMPY, Expr, cast, const, load, truth, walk
 from wayfare.codegen.math.library import cost_of, loop_math
 from wayfare.core.errors import LoopError
 from wayfare.core.op import Op
@@ -18,9 +18,9 @@ Parameter = Callable[[float, str], Expr]
 
 
 def computed_in(dtype: np.dtype[Any]) -> str:
-    """The dtype of the loop language in which this one is computed: float32 for float16."""
+    """The dtype of the loop language in which this one is computed: float32 for float16 and bfloat16."""
     name = OF_NUMPY[dtype]
-    return "f32" if name == "f16" else name
+    return "f32" if name in NARROW else name
 
 
 def converted(x: Expr, dtype: str) -> Expr:

@@ -9,16 +9,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from wayfare.core.device import BACKENDS, as_array, copied
 from wayfare.core.numpy_math import Array
-from wayfare.core.op import REGISTRY, Op, joint
-from wayfare.core.spec import OF_NUMPY, Spec
-from wayfare.core.symbolic_sizes import evaluated, formula_of, value_of
+from wayfare.core.op import REGISTRY, Op, joint, raw_ops
+from wayfare.core.spec import FLOAT_KINDS, OF_NUMPY, Spec
+from wayfare.core.symbolic_sizes import evaluated, formula_of, symbols_in, value_of
 from wayfare.ir.flops import traced_flops
 from wayfare.ir.fuse.bound import Bound
 from wayfare.ir.fuse.program import FusedProgram
 from wayfare.ir.gradient import gradients, needed_from, standing_on
 from wayfare.ir.graph import Value, in_order, leaf
 from wayfare.ir.lower import Lowering
+from wayfare.ir.place import place_of
 
 # The most sets of sizes that are kept for one record.
 _BOUND = 256
@@ -33,12 +35,13 @@ STOP = Op(
 
 class Factors(NamedTuple):
     """The gradient of a matrix among the inputs that is a product over rows, `gradient.T @ x`; and that of a vector,
-    which is the sum of the rows of `gradient`."""
+    which is made of the sum of the rows of `gradient`. One of the two may be None."""
 
-    matrix: int  # which input
+    matrix: int | None  # which input
     vector: int | None
     gradient: Any
     x: Any
+    finish: Callable[[Array], Array] | None = None  # the gradient of the vector from the sum, if it is not the sum
 
 
 class FusedRecord:
@@ -67,8 +70,10 @@ class FusedRecord:
         # The same with the factors of gradients in place of their products; made when it is first used.
         self.factors: list[Factors] = []
         self._factored: FusedProgram | None = None
+        # The inputs whose gradients it gives whole.
+        self.whole: list[int] = []
         # The inputs of the backward program: ("given" | "input" | "output", number).
-        self._sources: list[tuple[str, int]] = []
+        self.sources: list[tuple[str, int]] = []
         if self.wanted:
             self._differentiate(lowering, lowered)
         self.forward = FusedProgram(name, self.inputs, [*lowered, *self.hidden])
@@ -88,17 +93,21 @@ class FusedRecord:
         places = {v: ("given", i) for i, v in enumerate(self.given)}
         places |= {v: ("output", i) for i, v in enumerate([*lowered, *self.hidden])}
         places |= {v: ("input", i) for i, v in enumerate(self.inputs)}
-        self._sources = [places[v] for v in self.needed]
+        self.sources = [places[v] for v in self.needed]
         inputs, outputs = standing_on(input_grads, self.needed)
         self.backward = FusedProgram(f"{self.name}_backward", inputs, outputs)
         self._backward_bound: dict[Any, tuple[Bound, tuple[Any, ...]]] = {}
         self._lowered_grads = dict(zip([i for i, g in zip(self.wanted, self.input_grads, strict=True) if g is not None],
                                        input_grads, strict=True))  # fmt: skip
-        self.factors = [Factors(f.matrix, f.vector, *lowering([f.gradient, f.x])) for f in self._find_factors()]
+        self.factors = [f._replace(gradient=lowering([f.gradient])[0], x=None if f.x is None else lowering([f.x])[0])
+                        for f in self._find_factors()]  # fmt: skip
+        factored = {i for f in self.factors for i in (f.matrix, f.vector)}
+        self.whole = [i for i in self._lowered_grads if i not in factored]
 
     def _find_factors(self) -> list[Factors]:
         found: list[Factors] = []
         grads = {i: g for i, g in zip(self.wanted, self.input_grads, strict=True) if g is not None}
+        sums = {i: total for i, g in grads.items() if (total := _sum_over_rows(g)) is not None}
         for i, g in grads.items():
             if g.step.op is not REGISTRY["matmul"] or g.step.inputs[0].step.op is not REGISTRY["permute"]:
                 continue
@@ -106,16 +115,16 @@ class FusedRecord:
             gradient = left.step.inputs[0]
             if tuple(left.step.attrs["dims"]) != (1, 0) or len(x.shape) != 2:
                 continue
-            taken = [f.vector for f in found]
-            vector = next((k for k, v in grads.items() if v.step.op is REGISTRY["sum_to"] and len(v.shape) == 1
-                           and v.step.inputs[0] is gradient and k not in taken), None)  # fmt: skip
-            found.append(Factors(i, vector, gradient, x))
+            vector = next((k for k, total in sums.items() if total.step.inputs[0] is gradient), None)
+            finish = None if vector is None else _finish(sums.pop(vector), grads[vector])
+            found.append(Factors(i, vector, gradient, x, finish))
+        found += [Factors(None, i, total.step.inputs[0], None, _finish(total, grads[i])) for i, total in sums.items()]
         return found
 
     def _record(self) -> Op:
         made = [*self.outputs, *self.hidden]
-        floats = tuple(i for i, v in enumerate(self.outputs) if v.dtype.kind == "f")
-        read = sorted({i for kind, i in self._sources if kind == "output"})
+        floats = tuple(i for i, v in enumerate(self.outputs) if v.dtype.kind in FLOAT_KINDS)
+        read = sorted({i for kind, i in self.sources if kind == "output"})
         return Op(
             name=self.name, family="fused", forward=self._forward, infer=self._infer,
             vjp=joint(self._rule(bool(read))) if self.wanted and floats else None, batch=self._batch,
@@ -131,9 +140,10 @@ class FusedRecord:
         def rule(m: Any, needs: Any, g: Any, y: Any, *inputs: Any, numbers: tuple[float, ...] = ()) -> Any:
             grads = list(g) if len(self.op_outputs) > 1 else [g]
             grads = grads[: len(self.outputs)]
-            if not m.differentiable:
+            complete = all([x is not None for x in grads])
+            # A device is not asked whether numbers are finite: that would wait for it.
+            if m.works_on_arrays or (complete and any([x.__class__ in BACKENDS for x in grads])):
                 found = self._input_grads(needs, grads, y, inputs, numbers)
-                complete = all([x is not None for x in grads])
                 if complete or all([x is None or np.isfinite(x).all() for x in found]):
                     return found
                 # Zeros stood for the gradients of unused outputs, and zero times infinity is NaN.
@@ -154,20 +164,34 @@ class FusedRecord:
         """The outputs of the op: those of the function, and further values that the gradient needs."""
         return [*self.outputs, *self.hidden]
 
+    @property
+    def shares_memory(self) -> bool:
+        """Does an output share memory with an input, a constant or another output?"""
+        return bool(self._copied)
+
+    @property
+    def factored(self) -> FusedProgram:
+        """The backward program that gives the gradients of `whole`, then the factors of the others."""
+        if self._factored is None:
+            factors = [v for f in self.factors for v in (f.gradient, f.x) if v is not None]
+            wanted = [*[self._lowered_grads[i] for i in self.whole], *factors]
+            self._factored = FusedProgram(f"{self.name}_backward", *standing_on(wanted, self.needed))
+        return self._factored
+
     # -- running
 
     def _forward(self, *arrays: Array, numbers: tuple[float, ...] = ()) -> Any:
-        key = (numbers, *[a.shape for a in arrays])
+        place = place_of(arrays)
+        key = (place, numbers, *[a.shape for a in arrays])
         bound = self._bound.get(key)
         if bound is None:
             if len(self._bound) >= _BOUND:
                 self._bound.clear()
-            bound = self._bound[key] = Bound(
-                self.forward, self._symbols_of([a.shape for a in arrays], numbers)
-            )
+            symbols = self._symbols_of([a.shape for a in arrays], numbers)
+            bound = self._bound[key] = Bound(self.forward, symbols, place)
         made = bound(arrays)
         for i in self._copied:
-            made[i] = np.array(made[i])
+            made[i] = copied(made[i])
         return tuple(made) if len(made) > 1 else made[0]
 
     def _input_grads(
@@ -184,39 +208,34 @@ class FusedRecord:
         """Gradients of the inputs, and for those that are None the arrays of their factors. For whoever adds up many
         such gradients: one product of all rows takes less time than many. `g` has a gradient of every output."""
         grads = list(g[: len(self.outputs)]) if len(self.op_outputs) > 1 else [g]
-        factored = {i for f in self.factors for i in (f.matrix, f.vector)}
-        whole = [i for i in self._lowered_grads if i not in factored]
-        if self._factored is None:
-            wanted = [self._lowered_grads[i] for i in whole] + [v for f in self.factors for v in (f.gradient, f.x)]
-            made_from, outputs = standing_on(wanted, self.needed)
-            self._factored = FusedProgram(f"{self.name}_backward", made_from, outputs)
-        made = self._run_backward(self._factored, grads, y, inputs, numbers)
+        made = self._run_backward(self.factored, grads, y, inputs, numbers)
         found: list[Any] = [None] * len(self.inputs)
-        for i, array in zip(whole, made, strict=False):
+        for i, array in zip(self.whole, made, strict=False):
             found[i] = array if needs[i] else None
-        arrays = iter(made[len(whole) :])
-        return found, [Factors(f.matrix, f.vector, next(arrays), next(arrays)) for f in self.factors]
+        arrays = iter(made[len(self.whole) :])
+        return found, [f._replace(gradient=next(arrays), x=None if f.x is None else next(arrays)) for f in self.factors]
 
     def _run_backward(
         self, program: FusedProgram, grads: list[Any], y: Any, inputs: Sequence[Any], numbers: tuple[float, ...]
     ) -> list[Array]:
-        key = (program is self.backward, numbers, *[x.shape for x in inputs])
+        place = place_of(grads)
+        key = (place, program is self.backward, numbers, *[x.shape for x in inputs])
         found = self._backward_bound.get(key)
         if found is None:
             if len(self._backward_bound) >= _BOUND:
                 self._backward_bound.clear()
             symbols = self._symbols_of([x.shape for x in inputs], numbers)
-            found = self._backward_bound[key] = (Bound(program, symbols), symbols)
+            found = self._backward_bound[key] = (Bound(program, symbols, place), symbols)
         bound, symbols = found
         several = len(self.op_outputs) > 1
         arrays = []
-        for kind, i in self._sources:
+        for kind, i in self.sources:
             if kind == "input":
                 arrays.append(inputs[i])
             elif kind == "output":
                 arrays.append(y[i] if several else y)
             else:
-                arrays.append(_zeros(self.outputs[i], symbols) if grads[i] is None else _plain(grads[i]))
+                arrays.append(_zeros(self.outputs[i], symbols) if grads[i] is None else as_array(grads[i]))
         return bound(arrays)
 
     def _by_ops(self, m: Any, *inputs: Any, numbers: tuple[float, ...] = ()) -> Any:
@@ -274,6 +293,22 @@ class FusedRecord:
         return tuple(whole) if len(whole) > 1 else whole[0]
 
 
+def _sum_over_rows(grad: Value) -> Value | None:
+    """The sum over the rows of a matrix that a gradient is, or is made of by moving its numbers; None if there is
+    none."""
+    while grad.step.op is not None and grad.step.op.family == "movement" and len(grad.step.inputs) == 1:
+        if symbols_in(grad.step.attrs):
+            return None
+        grad = grad.step.inputs[0]
+    is_sum = grad.step.op is REGISTRY["sum_to"] and len(grad.shape) == 1 and len(grad.step.inputs[0].shape) == 2
+    return grad if is_sum else None
+
+
+def _finish(total: Value, grad: Value) -> Callable[[Array], Array] | None:
+    """What makes a gradient from a sum of rows; None if it is the sum."""
+    return None if total is grad else lambda array: by_ops(raw_ops, [grad], {total: array}, ())[0]
+
+
 def by_ops(
     m: Any,
     values: Sequence[Value],
@@ -308,10 +343,6 @@ def by_ops(
             if batched is not None:
                 batched[v] = any(flags)
     return [known[v] for v in values]
-
-
-def _plain(g: Any) -> Any:
-    return g if g.__class__ is np.ndarray else np.asarray(g)
 
 
 def _zeros(v: Value, symbols: Sequence[Any]) -> Array:

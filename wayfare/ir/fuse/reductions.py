@@ -30,7 +30,7 @@ class LargeReduction:
         if made is None:
             made = self._dtypes[x.dtype] = self.op.infer(Spec((), OF_NUMPY[x.dtype]), dim=(), keepdim=False).dtype.numpy
         out = reduce_axes(self.kind, x, dim, keepdim, made)
-        return self.op.forward(x, dim=dim, keepdim=keepdim) if out is None else out
+        return self.op.forward_for((x.dtype,))(x, dim=dim, keepdim=keepdim) if out is None else out
 
 
 def prepare_reduction(op: Op) -> None:

@@ -32,7 +32,7 @@ def folded(op: Op, inputs: Sequence[Value], attrs: dict[str, Any]) -> list[Array
     size = sum(math.prod(s.shape) * s.dtype.itemsize for s in (specs if isinstance(specs, (tuple, list)) else (specs,)))
     if size > _GROWTH + sum(_bytes(op, a) for a in arrays):
         return None
-    made = op.forward(*arrays, **attrs)
+    made = op.forward_for([a.dtype for a in arrays])(*arrays, **attrs)
     # Copies, because a view would keep the whole base alive.
     return [np.array(r) for r in (made if isinstance(made, (tuple, list)) else (made,))]
 

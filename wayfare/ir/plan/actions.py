@@ -16,14 +16,11 @@ from wayfare.codegen.loop.expr import NUMPY, OF_NUMPY, walk
 from wayfare.codegen.loop.language import Loop
 from wayfare.codegen.runtime.command import contiguous
 from wayfare.codegen.runtime.commands import Commands
-from wayfare.codegen.runtime.gemm import batched_matmul, matmul
 from wayfare.codegen.runtime.kernel import Kernel
-from wayfare.core.buffer_pool import owns_memory
-from wayfare.core.errors import ShapeError
-from wayfare.core.numpy_math import Array
 from wayfare.core.op import Op
 from wayfare.ir.fuse.update_op import OfUpdate
 from wayfare.ir.graph import Slot
+from wayfare.ir.place import Place
 from wayfare.ir.plan.buffers import View
 
 Objects = list[Any]
@@ -41,8 +38,8 @@ class Action:
         """Add itself to a command list; False if it has no native form."""
         return False
 
-    def python(self) -> Run:
-        """The same in Python."""
+    def python(self, place: Place) -> Run:
+        """The same in Python, on arrays of a place."""
         raise NotImplementedError
 
     def may_overwrite(self, read: int, write: int) -> bool:
@@ -59,39 +56,21 @@ class Action:
         raise NotImplementedError
 
 
-def array_of(view: View) -> Callable[[Objects], Array]:
+def array_of(view: View, place: Place) -> Callable[[Objects], Any]:
     """A function that finds the array of a view among the objects of a run."""
     real = view.buffer.real
     number, offset = real.number, real.offset + view.offset
-    shape, strides, dtype = view.shape, view.strides, view.dtype
+    shape, strides, dtype, look = view.shape, view.strides, view.dtype, place.view
     if real.kind in ("input", "constant", "result", "slot") and not offset:
 
-        def find(objects: Objects) -> Array:
-            array: Array = objects[number]
+        def find(objects: Objects) -> Any:
+            array = objects[number]
             if array.shape == shape and array.strides == strides and array.dtype == dtype:
                 return array
-            return _strided(array, shape, dtype, 0, strides)
+            return look(array, shape, dtype, 0, strides)
 
         return find
-    return lambda objects: _strided(objects[number], shape, dtype, offset, strides)
-
-
-class _Window:
-    """Memory at an address, as NumPy takes it; keeps its owner alive."""
-
-    def __init__(self, owner: Array, address: int, shape: Any, strides: Any, dtype: np.dtype[Any]) -> None:
-        self.owner = owner
-        self.__array_interface__ = {
-            "version": 3, "data": (address, False), "shape": shape, "strides": strides, "typestr": dtype.str,
-        }  # fmt: skip
-
-
-def _strided(array: Array, shape: Any, dtype: np.dtype[Any], offset: int, strides: Any) -> Array:
-    if array.flags.c_contiguous:
-        return np.ndarray(shape, dtype, array, offset, strides)
-    # NumPy accepts only contiguous arrays as a buffer, so others are passed by address.
-    address = array.__array_interface__["data"][0] + offset
-    return np.asarray(_Window(array, address, shape, strides, dtype))
+    return lambda objects: look(objects[number], shape, dtype, offset, strides)
 
 
 # -- kernels ----------------------------------------------------------------------------------------------------------
@@ -115,18 +94,18 @@ class KernelAction(Action):
             self.kernel, self.shape, self.axes, [s.resolve() for s in self.reads], [s.resolve() for s in self.writes]
         )
 
-    def python(self) -> Run:
+    def python(self, place: Place) -> Run:
         """Run the kernel on arrays."""
         kernel, shape, axes = self.kernel, self.shape, self.axes
-        inputs, outputs = [array_of(s) for s in self.reads], [array_of(s) for s in self.writes]
+        inputs, outputs = [array_of(s, place) for s in self.reads], [array_of(s, place) for s in self.writes]
         full = np.broadcast_shapes(*(s.shape for s in self.reads)) == shape
         broadcast = -1 if full else next(i for i, o in enumerate(kernel.loop.inputs) if not o.per_row)
 
         def run(objects: Objects, _given: Sequence[Any]) -> None:
             arrays = [find(objects) for find in inputs]
             if broadcast >= 0:
-                arrays[broadcast] = np.broadcast_to(arrays[broadcast], shape)
-            kernel.into(arrays, [find(objects) for find in outputs], shape, axes)
+                arrays[broadcast] = place.broadcast(arrays[broadcast], shape)
+            place.run_kernel(kernel, arrays, [find(objects) for find in outputs], shape, axes)
 
         return run
 
@@ -179,21 +158,11 @@ class MatmulAction(Action):
         a, b, out = self.sides
         return commands.matmul(a.resolve(), b.resolve(), out.resolve(), add=self.add)
 
-    def python(self) -> Run:
-        """By NumPy."""
-        find_a, find_b, find_out = map(array_of, self.sides)
+    def python(self, place: Place) -> Run:
+        """By the library of the place."""
+        find_a, find_b, find_out = (array_of(side, place) for side in self.sides)
         add = self.add
-
-        def run(objects: Objects, _given: Sequence[Any]) -> None:
-            a, b, out = find_a(objects), find_b(objects), find_out(objects)
-            if add:
-                out += matmul(a, b)
-            elif a.ndim > 2 and a.shape[:-2] == b.shape[:-2]:
-                batched_matmul(a, b, out)
-            else:
-                matmul(a, b, out)
-
-        return run
+        return lambda objects, _given: place.matmul(find_a(objects), find_b(objects), find_out(objects), add)
 
     def title(self) -> str:
         """Sizes."""
@@ -252,10 +221,10 @@ class CopyAction(Action):
         """As a strided copy."""
         return commands.copy(self.reads[0].resolve(), self.writes[0].resolve())
 
-    def python(self) -> Run:
-        """By NumPy."""
-        source, target = array_of(self.reads[0]), array_of(self.writes[0])
-        return lambda objects, _given: np.copyto(target(objects), source(objects))
+    def python(self, place: Place) -> Run:
+        """By the library of the place."""
+        source, target = array_of(self.reads[0], place), array_of(self.writes[0], place)
+        return lambda objects, _given: place.copy(target(objects), source(objects))
 
     def title(self) -> str:
         """Sizes."""
@@ -272,9 +241,9 @@ class FillAction(Action):
         """As a kernel without inputs."""
         return commands.fill(self.writes[0].resolve(), 0)
 
-    def python(self) -> Run:
-        """By NumPy."""
-        target = array_of(self.writes[0])
+    def python(self, place: Place) -> Run:
+        """By the library of the place."""
+        target = array_of(self.writes[0], place)
 
         def run(objects: Objects, _given: Sequence[Any]) -> None:
             target(objects)[...] = 0
@@ -320,10 +289,10 @@ class UpdateAction(Action):
                 return False
         return True
 
-    def python(self) -> Run:
+    def python(self, place: Place) -> Run:
         """Set by set."""
         update, slot, of = self.of.update, self.numbers, self.of
-        inputs, outputs = [array_of(s) for s in self.reads], [array_of(s) for s in self.writes]
+        inputs, outputs = [array_of(s, place) for s in self.reads], [array_of(s, place) for s in self.writes]
 
         def run(objects: Objects, given: Sequence[Any]) -> None:
             numbers = given[slot.number] if slot.__class__ is Slot else slot
@@ -356,11 +325,11 @@ class PythonAction(Action):
         super().__init__(reads, writes)
         self.op, self.attrs = op, attrs
 
-    def python(self) -> Run:
+    def python(self, place: Place) -> Run:
         """Run the forward of the record, the one that eager mode would use."""
-        largest = max([math.prod(s.shape) for s in self.reads], default=0)
-        forward = self.op.forward if largest < self.op.large_from else self.op.large
-        attrs, inputs = self.attrs, [array_of(s) for s in self.reads]
+        dtypes, sizes = [s.dtype for s in self.reads], [math.prod(s.shape) for s in self.reads]
+        forward = place.forward(self.op, dtypes, max(sizes, default=0))
+        attrs, inputs = self.attrs, [array_of(s, place) for s in self.reads]
         waiting = {name: value.number for name, value in attrs.items() if value.__class__ is Slot}
         if not self.writes:
 
@@ -378,24 +347,10 @@ class PythonAction(Action):
             for (number, shape, dtype), array in zip(
                 targets, made if made.__class__ in (tuple, list) else (made,), strict=True
             ):
-                objects[number] = _own(name, array, shape, dtype, arrays)
+                objects[number] = place.own(name, array, shape, dtype, arrays)
 
         return run
 
     def title(self) -> str:
         """Name and sizes."""
         return f"op {self.op.name}({', '.join(str(list(s.shape)) for s in self.reads)})"
-
-
-def _own(name: str, made: Any, shape: tuple[int, ...], dtype: np.dtype[Any], given: list[Array]) -> Array:
-    """The result of an op as a contiguous array that shares no memory with the inputs."""
-    array = made if made.__class__ is np.ndarray else np.asarray(made)
-    if array.shape != shape or array.dtype != dtype:
-        raise ShapeError(f"{name}: {array.dtype}{list(array.shape)} came out where {dtype}{list(shape)} was planned")
-    if not array.flags.c_contiguous:
-        return array.copy()
-    if not array.flags.writeable or any(array is a for a in given):
-        return array.copy()
-    if not owns_memory(array) and any(np.may_share_memory(array, a) for a in given):
-        return array.copy()
-    return array

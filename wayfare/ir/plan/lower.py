@@ -11,6 +11,7 @@ import numpy as np
 from wayfare.codegen.runtime import kernel
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import REGISTRY, Op
+from wayfare.core.spec import FLOAT_KINDS, OF_NUMPY
 from wayfare.ir.assemble import ASSEMBLE, placed
 from wayfare.ir.formulas import composition
 from wayfare.ir.graph import Step, Value, has_slots, leaf, trace_ops
@@ -138,10 +139,10 @@ def _is_simple(op: Op) -> bool:
 
 def _only_number(array: Any) -> Any:
     """The number that all elements of an array equal (0.0 and -0.0 are different), else None."""
-    if array.size < 2 or array.dtype.kind not in "biuf":
+    if array.size < 2 or array.dtype not in OF_NUMPY:
         return None
     first = array.flat[0]
-    if not (array == first).all() or (array.dtype.kind == "f" and np.signbit(array).any() != np.signbit(first)):
+    if not (array == first).all() or (array.dtype.kind in FLOAT_KINDS and np.signbit(array).any() != np.signbit(first)):
         return None
     return first.item()
 

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from wayfare.codegen.runtime.commands import BufferView, Commands
-from wayfare.core import buffer_pool
 from wayfare.core.errors import ShapeError
 from wayfare.core.numpy_math import Array
 from wayfare.core.quiet import quietly
 from wayfare.ir.graph import Slot, Value
+from wayfare.ir.place import place_of
 from wayfare.ir.plan.actions import (  # fmt: skip
     Action,
     KernelAction,
@@ -41,8 +41,6 @@ _BYTES = np.dtype(np.uint8)
 class Plan:
     """Computes some values from arrays with the shapes, strides and dtypes of the samples."""
 
-    _plain = frozenset({np.ndarray})
-
     def __init__(
         self,
         name: str,
@@ -55,6 +53,8 @@ class Plan:
         self._graph = (inputs, results, writes)
         self._shapes, self._strides = [a.shape for a in samples], [a.strides for a in samples]
         self._dtypes = [a.dtype for a in samples]
+        self.place = place = place_of(samples)
+        self._plain = frozenset({place.array})
         self._other_layout: Plan | None = None
         self._written = [i for i, _ in writes]
         lowering = PlanLowering()
@@ -69,27 +69,28 @@ class Plan:
         self._actions = layout.actions
         self.arena_bytes = layout.arena_bytes
         self.peak_bytes = layout.arena_bytes + layout.result_bytes + layout.slot_bytes
-        self.constants = views.constants
         # The numbers of updates (or the slots that have them), how many, and their dtype.
         self.update_numbers: list[tuple[Any, int, np.dtype[Any]]] = []
-        self._number_objects(made, [views[v] for v in wanted[: len(results)]])
-        self._last_list = Commands()
-        self._parts = self._compose(set(made))
+        self._number_objects(made, [views[v] for v in wanted[: len(results)]], len(views.constants))
+        with place.active():
+            self.constants = [place.constant(array) for array in views.constants]
+            self._last_list: Any = place.commands()
+            self._parts = self._compose(set(made))
 
     # -- making
 
-    def _number_objects(self, made: Sequence[Buffer], views: Sequence[View]) -> None:
+    def _number_objects(self, made: Sequence[Buffer], views: Sequence[View], constants: int) -> None:
         """Number all arrays of a run: inputs, constants, the arena, results, numbers of updates, slots."""
         first_constant = len(self._shapes)
-        arena = first_constant + len(self.constants)
+        arena = first_constant + constants
         # The arrays that each run allocates: (allocator, shape, dtype).
         self.allocations: list[tuple[Any, tuple[int, ...], np.dtype[Any]]] = [
-            (_maker(self.arena_bytes), (self.arena_bytes,), _BYTES)
+            (self.place.maker(self.arena_bytes), (self.arena_bytes,), _BYTES)
         ]
         for buffer, view in zip(made, views, strict=True):
             if buffer.kind == "result":
                 buffer.number = arena + len(self.allocations)
-                self.allocations.append((_maker(buffer.bytes), view.shape, view.dtype))
+                self.allocations.append((self.place.maker(buffer.bytes), view.shape, view.dtype))
         count = arena + len(self.allocations)
         for action in self._actions:
             if isinstance(action, UpdateAction):
@@ -121,7 +122,8 @@ class Plan:
         """Consecutive native actions as command lists, with the Python actions between them."""
         parts: list[Run] = []
         pending: list[Action] = []
-        commands = Commands()
+        place = self.place
+        commands = place.commands()
         freed: set[int] = set()
         self.in_python: list[str] = []  # titles of the actions that have no native form
         self.lists = 0
@@ -133,7 +135,7 @@ class Plan:
                 parts.append(_listed(commands))
                 self.lists += 1
                 self._last_list = commands
-                commands, pending = Commands(), []
+                commands, pending = place.commands(), []
             if freed:
                 parts.append(_freed(sorted(freed)))
                 freed.clear()
@@ -143,7 +145,7 @@ class Plan:
                 pending.append(action)
             else:
                 flush()
-                parts.append(action.python())
+                parts.append(action.python(place))
                 self.in_python.append(action.title())
             done = [s.buffer.real for s in (*action.reads, *action.writes)]
             freed.update(m.number for m in done if m.kind == "slot" and m.last == i and m not in kept)
@@ -158,6 +160,8 @@ class Plan:
         After each list but the last, a check: the element that must be False for the run to go on. Buffers are numbered
         as in `run_objects`: inputs, constants, allocations, numbers of updates.
         """
+        if not self.place.native:
+            return None
         if not self.in_python:
             return [(self._last_list, None)] if len(self._parts) <= 1 and not self._slots else None
         found: list[tuple[Commands, BufferView | None]] = []
@@ -182,6 +186,12 @@ class Plan:
         if not self._plain.issuperset(map(type, arrays)):
             # Native code reads the memory of the array object, so subclasses are not accepted.
             return self._run_other_layout(arrays, given)
+        if self.place.native:
+            return self._run_on(arrays, given)
+        with self.place.active():
+            return self._run_on(arrays, given)
+
+    def _run_on(self, arrays: Sequence[Array], given: Sequence[Any]) -> list[Array]:
         objects: Objects = [*arrays, *self.constants]
         objects += [empty(shape, dtype) for empty, shape, dtype in self.allocations]
         return self.run_objects(objects, given)
@@ -199,7 +209,7 @@ class Plan:
     def run_objects(self, objects: Objects, given: Sequence[Any] = ()) -> list[Array]:
         """The results for a list of inputs that fit, then `constants`, then new arrays as `allocations` says."""
         for slot, _, dtype in self.update_numbers:
-            objects.append(np.array(given[slot.number] if slot.__class__ is Slot else slot, dtype))
+            objects.append(self.place.numbers(given[slot.number] if slot.__class__ is Slot else slot, dtype))
         if self._slots:
             objects += [None] * self._slots
         if self.in_python:
@@ -221,14 +231,14 @@ class Plan:
             if array.shape != shape or array.dtype != dtype:
                 raise ShapeError(f"{self.name}: input {i} is {array.dtype}{list(array.shape)}, planned was "
                                  f"{dtype}{list(shape)}", fix="Make a plan for arrays like these.")  # fmt: skip
-        plain = [_contiguous(a) for a in arrays]
+        plain = [self.place.contiguous(a) for a in arrays]
         plan = self._other_layout
         if plan is None:
             plan = self._other_layout = Plan(self.name, *self._graph, plain)
         made = plan.run(plain, given)
         for i in self._written:
-            if not np.may_share_memory(plain[i], arrays[i]):
-                np.copyto(arrays[i], plain[i])
+            if not self.place.shares_memory(plain[i], arrays[i]):
+                self.place.copy(arrays[i], plain[i])
         return made
 
     # -- reading
@@ -270,21 +280,9 @@ class Plan:
         return "\n".join([*lines, *(f"  {action.title()}" for action in self._actions)])
 
 
-def _listed(commands: Commands) -> Run:
+def _listed(commands: Any) -> Run:
     run = commands.run
     return lambda objects, _given: run(objects)
-
-
-def _maker(size: int) -> Any:
-    """The allocator for an array of this size: the pool does not serve small ones, and asking it takes time."""
-    return np.empty if size < buffer_pool.SMALLEST else buffer_pool.empty
-
-
-def _contiguous(array: Any) -> Array:
-    """The same array with standard strides if it is contiguous, else a contiguous copy."""
-    if array.__class__ is np.ndarray and array.flags.c_contiguous:
-        return np.ndarray(array.shape, array.dtype, array)
-    return np.array(array, order="C")
 
 
 def _freed(numbers: Sequence[int]) -> Run:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from wayfare.api.autocast import follows_autocast
 from wayfare.api.functions._along import check_tensor, check_tensors
 from wayfare.api.functions._public import add_method, in_place_form, unary
 from wayfare.api.functions.elementwise import sigmoid, tanh
 from wayfare.api.functions.random import rand
 from wayfare.api.functions.split import chunk
 from wayfare.api.fused import fused
+from wayfare.core.autocast import LOWER
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import ArgumentError, DTypeError, OperationError, ShapeError
 from wayfare.core.op import REGISTRY
@@ -29,7 +31,7 @@ def _run(name: str, input: Tensor, inplace: bool, **attrs: Any) -> Tensor:
     """Apply an activation record, into the input itself if asked."""
     op = _OPS[name]
     check_tensor(name, input)
-    if input.dtype.numpy.kind not in op.kinds:
+    if input.dtype.kind not in op.kinds:
         raise DTypeError(f"{name}: does not take {input.dtype}", fix="Convert it with .float() first.")
 
     def compute(x: Tensor) -> Tensor:
@@ -90,6 +92,7 @@ def leaky_relu_(input: Tensor, negative_slope: float = 0.01) -> Tensor:
     return leaky_relu(input, negative_slope, True)
 
 
+@follows_autocast(LOWER)
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """Like `leaky_relu` with a learnt slope: one for all, or one per channel (dimension 1)."""
     check_tensors("prelu", input, weight)

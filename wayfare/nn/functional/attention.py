@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from wayfare.api.functions._along import check_floating, check_tensor
 from wayfare.api.functions._linalg import reshaped, stretched
 from wayfare.api.functions._public import as_dtype_of
+from wayfare.core.constant import constant
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import ArgumentError, DTypeError, ShapeError
 from wayfare.core.generator import key_for
 from wayfare.core.op import REGISTRY
-from wayfare.core.spec import bool_, broadcast, float16, float32, float64
-from wayfare.core.tensor import Tensor, wrap
+from wayfare.core.spec import bfloat16, bool_, broadcast, float16, float32, float64
+from wayfare.core.tensor import Tensor
 from wayfare.nn.functional.ragged_attention import by_length, check_ragged, is_ragged
 
 __all__ = ["scaled_dot_product_attention"]
@@ -117,7 +116,7 @@ def _mask(op: str, mask: Tensor | None, scores: tuple[int, ...], query: Tensor) 
     return mask if mask.ndim else stretched(mask, 1)
 
 
-_NO_MASK = {dtype.numpy: wrap(np.zeros((), dtype.numpy)) for dtype in (float16, float32, float64)}
+_NO_MASK = {dtype.numpy: constant(0, dtype.numpy) for dtype in (float16, bfloat16, float32, float64)}
 
 
 def no_mask(query: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from wayfare.api.functions._along import check_tensor, check_tensors
 from wayfare.api.functions._public import named
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, DTypeError, OperationError, ShapeError
+from wayfare.core.mode import current
 from wayfare.core.op import REGISTRY
 from wayfare.core.tensor import Tensor
 
@@ -74,6 +75,8 @@ def _with_bias(op: str, out: Tensor, bias: Tensor | None, rank: int) -> Tensor:
         return out
     if tuple(bias.shape) != (out.shape[1],):
         raise ShapeError(f"{op}: the bias {bias.spec} must have one number for each of {out.shape[1]} channels")
+    if bias.dtype is not out.dtype and current().autocast is not None:
+        bias = bias.to(out.dtype)
     if bias.dtype is not out.dtype:
         raise DTypeError(f"{op}: the bias must have the dtype of the input, {out.dtype}, not {bias.dtype}")
     return out + apply(_OPS["reshape"], (bias,), {"shape": (-1,) + (1,) * rank})  # type: ignore[no-any-return]

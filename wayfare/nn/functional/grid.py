@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.api.autocast import follows_autocast
 from wayfare.core.dispatch import tensor_ops as m
 from wayfare.core.errors import ArgumentError, DTypeError, OperationError, ShapeError
 from wayfare.core.spec import int64
-from wayfare.core.tensor import Tensor, wrap
+from wayfare.core.tensor import Tensor, beside
 
 __all__ = ["affine_grid", "grid_sample"]
 
@@ -20,6 +21,7 @@ _MODES = ("bilinear", "nearest", "bicubic")
 _PADDINGS = ("zeros", "border", "reflection")
 
 
+@follows_autocast(("float32", "widest"))
 def grid_sample(
     input: Tensor, grid: Tensor, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: bool | None = None
 ) -> Tensor:
@@ -182,7 +184,7 @@ def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None =
     mesh = np.meshgrid(*axes, indexing="ij")[::-1]
     base = np.stack([*mesh, np.ones(sizes)], -1).reshape(1, -1, len(sizes) + 1)
     turned = m.permute(theta, dims=(0, 2, 1))
-    out = m.matmul(wrap(base.astype(theta.dtype.numpy)), turned)
+    out = m.matmul(beside(theta, base.astype(theta.dtype.numpy)), turned)
     return m.reshape(out, shape=(size[0], *sizes, len(sizes)))  # type: ignore[no-any-return]
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from wayfare.api.autocast import follows_autocast
 from wayfare.api.functions._along import check_floating, check_tensors
 from wayfare.api.functions._public import as_dtype_of
 from wayfare.api.functions.elementwise import where
 from wayfare.api.functions.softmax import log_softmax
 from wayfare.api.fused import fused
+from wayfare.core.autocast import FLOAT32, FLOAT32_ON_CPU
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import ArgumentError, OperationError, ShapeError
 from wayfare.core.mode import executor
@@ -87,6 +89,7 @@ def _weighted_nll_loss(
 
 
 @one_call_function
+@follows_autocast(FLOAT32)
 def nll_loss(
     input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: Any = None, ignore_index: int = -100,
     reduce: Any = None, reduction: str = "mean",
@@ -105,6 +108,7 @@ def nll_loss(
 
 
 @one_call_function
+@follows_autocast(FLOAT32)
 def cross_entropy(
     input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: Any = None, ignore_index: int = -100,
     reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
@@ -182,6 +186,7 @@ def linear_cross_entropy(
     )
 
 
+@follows_autocast(FLOAT32_ON_CPU)
 def binary_cross_entropy(
     input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: Any = None, reduce: Any = None,
     reduction: str = "mean",
@@ -206,6 +211,7 @@ def _weighted_binary_cross_entropy(input: Tensor, target: Tensor, weight: Tensor
     return reduced(apply(REGISTRY["binary_loss"], (input, target)) * weight, reduction)
 
 
+@follows_autocast(FLOAT32)
 def binary_cross_entropy_with_logits(
     input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: Any = None, reduce: Any = None,
     reduction: str = "mean", pos_weight: Tensor | None = None,

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from wayfare.api.autocast import follows_autocast
 from wayfare.api.functions._along import check_floating, check_tensor, check_tensors
 from wayfare.api.functions._public import as_dtype_of
 from wayfare.api.functions.elementwise import where
 from wayfare.api.functions.reduce import mean, sum
 from wayfare.api.fused import fused
+from wayfare.core.autocast import FLOAT32
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import ArgumentError, OperationError, ShapeError
 from wayfare.core.op import REGISTRY
@@ -25,6 +27,7 @@ __all__ = [
 ]  # fmt: skip
 
 
+@follows_autocast(FLOAT32)
 def soft_margin_loss(
     input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
 ) -> Tensor:
@@ -42,6 +45,7 @@ def _soft_margin_loss(input: Tensor, target: Tensor, reduction: str) -> Tensor:
     return reduced(apply(REGISTRY["logistic_loss"], (agreement, as_dtype_of(1, agreement.dtype))), reduction)
 
 
+@follows_autocast(FLOAT32)
 def hinge_embedding_loss(
     input: Tensor, target: Tensor, margin: float = 1.0, size_average: Any = None, reduce: Any = None,
     reduction: str = "mean",
@@ -59,6 +63,7 @@ def _hinge_embedding_loss(input: Tensor, target: Tensor, margin: float, reductio
     return reduced(where((target == 1) | (target == -1), near + far, input + (margin - input).clamp(min=0)), reduction)
 
 
+@follows_autocast(FLOAT32)
 def margin_ranking_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0, size_average: Any = None, reduce: Any = None,
     reduction: str = "mean",
@@ -77,6 +82,7 @@ def _margin_ranking_loss(input1: Tensor, input2: Tensor, target: Tensor, margin:
     return reduced((-target * (input1 - input2) + margin).clamp(min=0), reduction)
 
 
+@follows_autocast(FLOAT32)
 def cosine_embedding_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0, size_average: Any = None, reduce: Any = None,
     reduction: str = "mean",
@@ -113,6 +119,7 @@ def _matrix(name: str, input: Tensor) -> Tensor:
     return input if input.ndim == 2 else input.reshape(1, -1)
 
 
+@follows_autocast(FLOAT32)
 def multi_margin_loss(
     input: Tensor, target: Tensor, p: int = 1, margin: float = 1.0, weight: Tensor | None = None,
     size_average: Any = None, reduce: Any = None, reduction: str = "mean",
@@ -151,6 +158,7 @@ def _one_hot(index: Tensor, rows: Tensor) -> Tensor:
     return marks == 1
 
 
+@follows_autocast(FLOAT32)
 def multilabel_margin_loss(
     input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
 ) -> Tensor:
@@ -197,6 +205,7 @@ def _multilabel_soft_margin_loss(input: Tensor, target: Tensor, weight: Tensor |
 # -- triplets -----------------------------------------------------------------------------------------------------
 
 
+@follows_autocast(FLOAT32)
 def triplet_margin_loss(
     anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2, eps: float = 1e-6,
     swap: bool = False, size_average: Any = None, reduce: Any = None, reduction: str = "mean",

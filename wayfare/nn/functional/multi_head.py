@@ -7,7 +7,6 @@ from typing import Any
 
 from wayfare.api.functions._along import check_tensor
 from wayfare.api.functions._public import as_dtype_of
-from wayfare.api.functions.creation import zeros
 from wayfare.api.functions.elementwise import where
 from wayfare.api.functions.join import cat
 from wayfare.api.functions.matmul import matmul
@@ -150,7 +149,7 @@ def _with_more(
         x = _in_heads(x, heads, batch_first)
     if extra is not None:
         x = cat([x, extra.reshape(1, heads, 1, width).expand(batch, heads, 1, width)], 2)
-    return cat([x, zeros(batch, heads, 1, width, dtype=x.dtype)], 2) if add_zero else x
+    return cat([x, x.new_zeros(batch, heads, 1, width)], 2) if add_zero else x
 
 
 # -- masks --------------------------------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ from wayfare.core.dispatch import apply, apply1
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, DTypeError, OperationError, ShapeError
 from wayfare.core.mode import executor
 from wayfare.core.op import REGISTRY
-from wayfare.core.spec import float16, float32, float64
-from wayfare.core.tensor import Tensor, wrap
+from wayfare.core.spec import NARROW, float32, float64, limits_of
+from wayfare.core.tensor import Tensor, beside
 from wayfare.core.write_clock import check_memory, note_write
 
 __all__ = ["layer_norm", "batch_norm", "group_norm", "instance_norm", "rms_norm", "local_response_norm"]
@@ -72,9 +72,9 @@ def rms_norm(
     """Divided by the root of the mean square over the last dimensions, then `* weight`."""
     dim = _check_last("rms_norm", input, normalized_shape)
     if eps is None:
-        eps = float(np.finfo(input.dtype.numpy).eps)
+        eps = float(limits_of(input.dtype).eps)
     if weight is None:
-        weight = wrap(np.ones(tuple(input.shape)[dim[0] :], input.dtype.numpy))
+        weight = beside(input, np.ones(tuple(input.shape)[dim[0] :], input.dtype.numpy))
     if weight.dtype is input.dtype and tuple(weight.shape) == tuple(normalized_shape):
         return apply(REGISTRY["rms_norm"], (input, weight), {"eps": float(eps)})[0]  # type: ignore[no-any-return]
     return input * ((input * input).mean(dim, keepdim=True) + eps).rsqrt() * weight
@@ -117,8 +117,8 @@ def _check_channels(name: str, input: Tensor, **vectors: Tensor | None) -> None:
 
 
 def _check_dtype(name: str, input: Tensor, what: str, given: Tensor) -> None:
-    """One dtype for all; only half precision may be normalised in single precision."""
-    if given.dtype is not input.dtype and (input.dtype, given.dtype) != (float16, float32):
+    """One dtype for all; only narrow floats may be normalised in single precision."""
+    if given.dtype is not input.dtype and not (input.dtype in NARROW and given.dtype is float32):
         raise DTypeError(f"{name}: the input {input.spec} and the {what} {given.spec} must have one dtype",
                          fix=f"Convert the input with .to(wf.{given.dtype.name}).")  # fmt: skip
 
@@ -152,7 +152,7 @@ def _track(running: Tensor, new: Tensor, momentum: float | Tensor, factor: float
     note_write(array)
 
 
-def count_batch(batches: Tensor) -> int | Tensor:
+def count_batch(batches: Tensor) -> Tensor:
     """Count one more batch, and return the count (under vmap, for each example)."""
     if not executor().works_on_arrays:
         return as_dtype_of(batches.add_(1), float64)
@@ -160,7 +160,7 @@ def count_batch(batches: Tensor) -> int | Tensor:
     check_memory(array, "batch_norm", f"num_batches_tracked {batches.spec}")
     array += 1
     note_write(array)
-    return int(array)
+    return batches
 
 
 def batch_norm(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from wayfare.api.autocast import follows_autocast
 from wayfare.api.functions._along import check_tensor
 from wayfare.api.functions._new import fitting, flat_ints
 from wayfare.api.functions.join import cat
 from wayfare.api.functions.rearrange import flip
 from wayfare.api.functions.shape import expanded
+from wayfare.core.autocast import FLOAT32_ON_CPU
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import ArgumentError, OperationError, ShapeError
 from wayfare.core.op import REGISTRY
@@ -77,6 +79,7 @@ def _joined(parts: list[Tensor | None], dim: int) -> Tensor:
     return found[0] if len(found) == 1 else cat(found, dim)
 
 
+@follows_autocast(FLOAT32_ON_CPU)
 def _reflect(x: Tensor, dim: int, left: int, right: int) -> Tensor:
     size = x.shape[dim]
     if max(left, right) >= size:
@@ -89,6 +92,7 @@ def _reflect(x: Tensor, dim: int, left: int, right: int) -> Tensor:
     return _cut(out, dim, min(left, 0), min(right, 0))
 
 
+@follows_autocast(FLOAT32_ON_CPU)
 def _replicate(x: Tensor, dim: int, left: int, right: int) -> Tensor:
     size = x.shape[dim]
     if size == 0:

@@ -8,15 +8,17 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.api.autocast import follows_autocast
 from wayfare.api.functions._along import check_floating
 from wayfare.api.functions._public import as_dtype_of, named
 from wayfare.api.functions.elementwise import where
+from wayfare.core.autocast import FLOAT32_ON_CPU
 from wayfare.core.dispatch import apply, tensor_ops
 from wayfare.core.errors import ArgumentError, DTypeError, OperationError, ShapeError
 from wayfare.core.mode import executor
 from wayfare.core.op import REGISTRY
-from wayfare.core.spec import bool_, float16, float32
-from wayfare.core.tensor import Tensor, wrap
+from wayfare.core.spec import NARROW, bool_, float32
+from wayfare.core.tensor import Tensor, beside, wrap
 from wayfare.nn.functional.conv import IntOrInts, of_rank, per_dim, with_batch, without_batch
 from wayfare.ops.window.pool import adaptive_bounds
 
@@ -73,7 +75,7 @@ def avg_pool(
         raise DTypeError(f"{op}: bools have no average, this is {input.spec}", fix="Convert it with .float() first.")
     counts = _counts(op, x, kernel, steps, around, (1,) * rank, ceil_mode)
     attrs = {"kernel": kernel, "stride": steps, "padding": around, "counts": counts}
-    if x.dtype is float16:  # the sum of a window may not fit, though the mean does
+    if x.dtype in NARROW:  # the sum of a window may not fit, though the mean does
         x = as_dtype_of(x, float32)
     total = apply(_OPS["pool_sum"], (x,), attrs)
     divisor: Any = divisor_override
@@ -97,7 +99,7 @@ def _divisors(x: Tensor, kernel: Sizes, steps: Sizes, around: Sizes, counts: Siz
         out = out * (last - first).reshape((-1,) + (1,) * (len(kernel) - axis - 1))
     if (out == out.flat[0]).all():
         return int(out.flat[0])
-    return wrap(out.astype(x.dtype.numpy))
+    return beside(x, out.astype(x.dtype.numpy))
 
 
 def _divisors_of_any_size(
@@ -123,7 +125,9 @@ def avg_pool1d(
 
 
 avg_pool2d = of_rank(avg_pool, "avg_pool2d", 2, "The average of each window of (N, C, H, W).")
-avg_pool3d = of_rank(avg_pool, "avg_pool3d", 3, "The average of each window of (N, C, D, H, W).")
+avg_pool3d = follows_autocast(FLOAT32_ON_CPU)(
+    of_rank(avg_pool, "avg_pool3d", 3, "The average of each window of (N, C, D, H, W).")
+)
 
 
 def lp_pool(
@@ -183,7 +187,7 @@ def _max_pool_functions(rank: int, letters: str) -> tuple[Any, Any]:
 
 max_pool1d, max_pool1d_with_indices = _max_pool_functions(1, "(N, C, L)")
 max_pool2d, max_pool2d_with_indices = _max_pool_functions(2, "(N, C, H, W)")
-max_pool3d, max_pool3d_with_indices = _max_pool_functions(3, "(N, C, D, H, W)")
+max_pool3d, max_pool3d_with_indices = map(follows_autocast(FLOAT32_ON_CPU), _max_pool_functions(3, "(N, C, D, H, W)"))
 
 
 # -- adaptive: a fixed number of cells for any size -------------------------------------------------------------------
@@ -220,7 +224,7 @@ def mean_of_cells(x: Tensor, dim: int, count: int) -> Tensor:
         places[:, cell] = first
         places[: last - first, cell] = np.arange(first, last)
         weights[: last - first, cell] = 1 / (last - first)
-    return apply(_OPS["resample"], (x, wrap(places), wrap(weights)), {"dim": dim})  # type: ignore[no-any-return]
+    return apply(_OPS["resample"], (x, beside(x, places), beside(x, weights)), {"dim": dim})  # type: ignore[no-any-return]
 
 
 def _mean_of_cells_of_any_size(x: Tensor, dim: int, count: int) -> Tensor:
@@ -258,6 +262,7 @@ def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
     return _adaptive_avg("adaptive_avg_pool2d", 2, input, output_size)
 
 
+@follows_autocast(FLOAT32_ON_CPU)
 def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor:
     """(N, C, D, H, W) averaged over cells of nearly equal size; None keeps a size."""
     return _adaptive_avg("adaptive_avg_pool3d", 3, input, output_size)

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from wayfare.api.functions._along import check_tensor
-from wayfare.api.functions.creation import zeros
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import ArgumentError
 from wayfare.core.op import REGISTRY
@@ -26,7 +25,7 @@ def _applied(
 ) -> Any:  # fmt: skip
     for t in (input, *states, weight_ih, weight_hh):
         check_tensor(op, t)
-    biases = tuple([zeros(weight_ih.shape[0], dtype=weight_ih.dtype) if b is None else b for b in (bias_ih, bias_hh)])
+    biases = tuple([weight_ih.new_zeros(weight_ih.shape[0]) if b is None else b for b in (bias_ih, bias_hh)])
     attrs = {"sizes": tuple(batch_sizes), "reverse": reverse}
     return apply(REGISTRY[op], (input, *states, weight_ih, weight_hh, *biases), attrs)
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from wayfare.api.autocast import follows_autocast
 from wayfare.api.functions._along import check_floating, check_tensor, check_tensors
 from wayfare.api.functions._public import as_dtype_of, common_dtype
 from wayfare.api.functions.elementwise import where
 from wayfare.api.fused import fused
+from wayfare.core.autocast import FLOAT32, FLOAT32_ON_CPU
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import ArgumentError, OperationError
 from wayfare.core.op import REGISTRY
@@ -35,6 +37,7 @@ def _averaged(losses: Tensor, weight: Tensor, reduction: str) -> Tensor:
     return losses.sum() / weight.expand(losses.shape).sum() if reduction == "mean" else reduced(losses, reduction)
 
 
+@follows_autocast(FLOAT32)
 def mse_loss(
     input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean",
     weight: Tensor | None = None,
@@ -53,6 +56,7 @@ def mse_loss(
     return _averaged(apply(REGISTRY["mse_loss"], (input, target), {"reduction": "none"}), weight, reduction)
 
 
+@follows_autocast(FLOAT32)
 def l1_loss(
     input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean",
     weight: Tensor | None = None,
@@ -70,6 +74,7 @@ def _l1_loss(input: Tensor, target: Tensor, reduction: str) -> Tensor:
     return reduced((input - target).abs(), reduction)
 
 
+@follows_autocast(FLOAT32)
 def smooth_l1_loss(
     input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean",
     beta: float = 1.0,
@@ -91,6 +96,7 @@ def _smooth_l1_loss(input: Tensor, target: Tensor, beta: float, reduction: str) 
     return reduced(where(size < beta, error * error * (0.5 / beta), size - 0.5 * beta), reduction)
 
 
+@follows_autocast(FLOAT32_ON_CPU)
 def huber_loss(
     input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0, weight: Tensor | None = None
 ) -> Tensor:
@@ -114,6 +120,7 @@ def _huber_loss(input: Tensor, target: Tensor, delta: float, reduction: str) -> 
 # -- distributions ------------------------------------------------------------------------------------------------
 
 
+@follows_autocast(FLOAT32)
 def kl_div(
     input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean",
     log_target: bool = False,
@@ -132,6 +139,7 @@ def _kl_div(input: Tensor, target: Tensor, log_target: bool, reduction: str) -> 
     return reduced(losses, reduction)
 
 
+@follows_autocast(FLOAT32)
 def poisson_nll_loss(
     input: Tensor, target: Tensor, log_input: bool = True, full: bool = False, size_average: Any = None,
     eps: float = 1e-8, reduce: Any = None, reduction: str = "mean",

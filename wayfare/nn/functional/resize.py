@@ -14,7 +14,7 @@ from wayfare.core.errors import ArgumentError, OperationError, ShapeError
 from wayfare.core.mode import executor
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import REGISTRY
-from wayfare.core.tensor import Tensor, wrap
+from wayfare.core.tensor import Tensor, beside
 from wayfare.nn.functional.pool import mean_of_cells
 from wayfare.nn.functional.resize_places import cubic, cubic_weight, linear, nearest
 
@@ -85,7 +85,7 @@ def _resize(
         return mean_of_cells(x, dim, count)
     real: Any = np.float64 if x.dtype.name == "float64" else np.float32
     if mode in _COPYING:
-        at = _as_tensor(nearest(size, count, factor, mode == "nearest-exact"))
+        at = _as_tensor(x, nearest(size, count, factor, mode == "nearest-exact"))
         return apply(_OPS["index_select"], (x, at), {"dim": dim})  # type: ignore[no-any-return]
     if count == size and factor in (None, 1.0) and not executor().sizes_may_differ:
         return x
@@ -94,12 +94,12 @@ def _resize(
     else:
         kind = cubic if mode == "bicubic" else linear
         places, weights = kind(size, count, factor, align_corners, real)
-    inputs = (x, _as_tensor(places), _as_tensor(weights).to(x.dtype))
+    inputs = (x, _as_tensor(x, places), _as_tensor(x, weights).to(x.dtype))
     return apply(_OPS["resample"], inputs, {"dim": dim})  # type: ignore[no-any-return]
 
 
-def _as_tensor(places: Any) -> Tensor:
-    return places if isinstance(places, Tensor) else wrap(np.asarray(places))
+def _as_tensor(x: Tensor, places: Any) -> Tensor:
+    return places if isinstance(places, Tensor) else beside(x, np.asarray(places))
 
 
 def _step(size: int, count: int, factor: float | None, align_corners: bool, real: Any) -> Any:

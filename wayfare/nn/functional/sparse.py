@@ -10,6 +10,7 @@ from wayfare.api.functions._public import as_dtype_of
 from wayfare.api.functions.elementwise import where
 from wayfare.api.functions.index import as_index
 from wayfare.api.functions.scatter import scatter_reduce
+from wayfare.autograd.modes import no_grad
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import (
     ArgumentError,
@@ -22,7 +23,7 @@ from wayfare.core.errors import (
 from wayfare.core.mode import executor
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import int64
-from wayfare.core.tensor import Tensor, wrap
+from wayfare.core.tensor import Tensor, beside, wrap
 from wayfare.core.write_clock import check_memory, note_write
 from wayfare.ops.indexing.advanced import check_rows
 
@@ -74,6 +75,11 @@ def _shrink_rows(op: str, weight: Tensor, index: Tensor, max_norm: float, norm_t
     long = norms > max_norm
     if long.any():
         scale = (max_norm / (norms[long] + 1e-7)).astype(table.dtype)
+        if not weight.is_cpu:  # `table` is a copy
+            with no_grad():
+                rows = beside(weight, places[long])
+                weight[rows] = weight[rows] * beside(weight, scale[:, None])
+            return
         table[places[long]] *= scale[:, None]
         note_write(table)
 
@@ -104,19 +110,21 @@ def embedding_bag(
         _shrink_rows("embedding_bag", weight, index, max_norm, norm_type)
     padding, counted = _padding("embedding_bag", padding_idx, weight), None
     if padding is not None:
-        if executor().works_on_arrays:
+        if executor().works_on_arrays and index.is_cpu:
             index, bounds, per_sample_weights = _without(padding, index, bounds, per_sample_weights)
             padding = None
         else:
             counted = index != padding
     attrs = {"padding_idx": padding, "by_frequency": bool(scale_grad_by_freq)}
     rows = apply(_OPS["embedding"], (weight, index), attrs)
-    if per_sample_weights is not None:
-        rows = rows * per_sample_weights.unsqueeze(-1)
     if mode == "max":
         return _largest(rows, bounds, counted)
     if counted is not None:
         rows = where(counted.unsqueeze(-1), rows, 0.0)
+    if per_sample_weights is not None:
+        if counted is not None:  # Both factors are 0 for the padding: a NaN in one would be the gradient of the other.
+            per_sample_weights = where(counted, per_sample_weights, 0.0)
+        rows = rows * per_sample_weights.unsqueeze(-1)
     total = _sums(rows, bounds)
     return total / _sizes(rows, bounds, counted).clamp(min=1) if mode == "mean" else total
 
@@ -145,8 +153,8 @@ def _sizes(rows: Tensor, bounds: Tensor | None, counted: Tensor | None) -> Tenso
     if counted is not None:
         return _sums(as_dtype_of(counted, rows.dtype), bounds).unsqueeze(-1)
     if bounds is None:
-        return wrap(np.full((rows.shape[0], 1), rows.shape[1], rows.dtype.numpy))
-    if executor().works_on_arrays:
+        return beside(rows, np.full((rows.shape[0], 1), rows.shape[1], rows.dtype.numpy))
+    if executor().works_on_arrays and bounds.is_cpu:
         return wrap(np.diff(bounds._array).astype(rows.dtype.numpy)[:, None])
     return as_dtype_of(bounds[1:] - bounds[:-1], rows.dtype).unsqueeze(-1)
 
@@ -155,7 +163,7 @@ def _largest(rows: Tensor, bounds: Tensor | None, counted: Tensor | None) -> Ten
     """The maximum of each bag; 0 for an empty one."""
     if bounds is None and rows.shape[1] == 0:
         return rows.sum(1)
-    if bounds is not None and executor().works_on_arrays:
+    if bounds is not None and executor().works_on_arrays and bounds.is_cpu:
         return _largest_here(rows, bounds)
     if counted is not None:
         rows = where(counted.unsqueeze(-1), rows, -math.inf)
@@ -163,8 +171,8 @@ def _largest(rows: Tensor, bounds: Tensor | None, counted: Tensor | None) -> Ten
         found = rows.amax(1)
     else:
         count = bounds.shape[0] - 1
-        bag = apply(_OPS["segment_repeat"], (wrap(np.arange(count)), bounds), {"size": rows.shape[0]})
-        none = wrap(np.full((count, rows.shape[1]), -math.inf, rows.dtype.numpy))
+        bag = apply(_OPS["segment_repeat"], (beside(rows, np.arange(count)), bounds), {"size": rows.shape[0]})
+        none = beside(rows, np.full((count, rows.shape[1]), -math.inf, rows.dtype.numpy))
         found = scatter_reduce(none, 0, bag.unsqueeze(-1).expand(rows.shape), rows, "amax")
     return found if bounds is None and counted is None else where(_sizes(rows, bounds, counted) > 0, found, 0.0)
 
@@ -202,7 +210,7 @@ def _bounds(index: Tensor, offsets: Tensor | None, include_last_offset: bool) ->
                                  f"they are {offsets.tolist()}")  # fmt: skip
     # What lies behind the last offset belongs to the last bag, as in PyTorch.
     starts = starts[:-1] if include_last_offset else starts
-    return apply(_OPS["cat"], (starts, wrap(np.array([size]))), {"dim": 0})  # type: ignore[no-any-return]
+    return apply(_OPS["cat"], (starts, beside(starts, np.array([size]))), {"dim": 0})  # type: ignore[no-any-return]
 
 
 def _check_weights(index: Tensor, weight: Tensor, per_sample_weights: Tensor, mode: str) -> None:

@@ -15,7 +15,7 @@ from wayfare.api.functions.creation import from_numpy, full
 from wayfare.api.functions.join import cat
 from wayfare.api.functions.split import split
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, OperationError, ShapeError
-from wayfare.core.spec import float16, float32, float64, int16, int32, int64
+from wayfare.core.spec import bfloat16, float16, float32, float64, int16, int32, int64
 from wayfare.core.tensor import Tensor
 
 __all__ = [
@@ -72,6 +72,10 @@ class PackedSequence(_PackedFields):
         """With float16 data."""
         return self.to(float16)
 
+    def bfloat16(self) -> PackedSequence:
+        """With bfloat16 data."""
+        return self.to(bfloat16)
+
     def float(self) -> PackedSequence:
         """With float32 data."""
         return self.to(float32)
@@ -97,10 +101,10 @@ def invert_permutation(permutation: Tensor | None) -> Tensor | None:
     """The permutation that undoes a permutation; None for None."""
     if permutation is None:
         return None
-    order = permutation.numpy()
+    order = permutation.numpy(force=True)
     inverse = np.empty_like(order)
     inverse[order] = np.arange(order.size)
-    return from_numpy(inverse)
+    return from_numpy(inverse).to(permutation.device)
 
 
 # -- which row goes where ------------------------------------------------------------------------------------
@@ -108,7 +112,7 @@ def invert_permutation(permutation: Tensor | None) -> Tensor | None:
 
 def _read_lengths(name: str, lengths: Any) -> Whole:
     """Lengths as an array [batch]."""
-    given = lengths.numpy() if isinstance(lengths, Tensor) else np.asarray(lengths)
+    given = lengths.numpy(force=True) if isinstance(lengths, Tensor) else np.asarray(lengths)
     if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
         shown = f"of {lengths.spec}" if isinstance(lengths, Tensor) else f"{lengths!r}"
         raise ArgumentTypeError(f"{name}: lengths must be a list or a tensor of one dimension of whole numbers, "
@@ -159,16 +163,16 @@ def _pack(rows: Tensor, lengths: Whole, order: Whole | None, start: Whole, strid
     longest_first = lengths if order is None else lengths[order]
     places = _packed_places(_counts_above(lengths, int(longest_first[0])))
     first = start if order is None else start[order]
-    data = rows.index_select(0, from_numpy(first[places.rank] + stride * places.step))
-    indices = None if order is None else from_numpy(order)
+    data = rows.index_select(0, from_numpy(first[places.rank] + stride * places.step).to(rows.device))
+    indices = None if order is None else from_numpy(order).to(rows.device)
     return PackedSequence(data, from_numpy(places.batch_sizes), indices)
 
 
 def _spread(rows: Tensor, index: Whole, shape: Sequence[int], padding_value: Any) -> Tensor:
     """A tensor [*shape, …] full of padding, with the rows written at their places (numbers in the first two dims)."""
     rest = tuple(rows.shape[1:])
-    base = full((shape[0] * shape[1], *rest), padding_value, dtype=rows.dtype)
-    return base.index_copy(0, from_numpy(index), rows).reshape((*shape, *rest))
+    base = full((shape[0] * shape[1], *rest), padding_value, dtype=rows.dtype, device=rows.device)
+    return base.index_copy(0, from_numpy(index).to(rows.device), rows).reshape((*shape, *rest))
 
 
 # -- packed and padded ---------------------------------------------------------------------------------------
@@ -225,9 +229,9 @@ def pad_packed_sequence(
         steps = total_length
     column = places.rank
     if sequence.sorted_indices is not None:
-        column = sequence.sorted_indices.numpy()[places.rank]
+        column = sequence.sorted_indices.numpy(force=True)[places.rank]
     if sequence.unsorted_indices is not None:
-        lengths = lengths[sequence.unsorted_indices.numpy()]
+        lengths = lengths[sequence.unsorted_indices.numpy(force=True)]
     if batch_first:
         index, shape = column * steps + places.step, (batch, steps)
     else:
@@ -294,7 +298,7 @@ def unpad_sequence(padded_sequences: Tensor, lengths: Tensor | list[int], batch_
 
 def _cut(rows: Tensor, index: Whole, lengths: Whole) -> list[Tensor]:
     """Gather rows that lie sequence by sequence, and cut between the sequences."""
-    return list(split(rows.index_select(0, from_numpy(index)), lengths.tolist()))
+    return list(split(rows.index_select(0, from_numpy(index).to(rows.device)), lengths.tolist()))
 
 
 def pack_sequence(sequences: Iterable[Tensor], enforce_sorted: bool = True) -> PackedSequence:
@@ -309,7 +313,7 @@ def unpack_sequence(packed_sequences: PackedSequence) -> list[Tensor]:
     places, lengths = _read_packed("unpack_sequence", packed_sequences)
     rank = np.arange(lengths.size)
     if packed_sequences.unsorted_indices is not None:
-        rank = packed_sequences.unsorted_indices.numpy()
+        rank = packed_sequences.unsorted_indices.numpy(force=True)
         lengths = lengths[rank]
     first = np.cumsum(places.batch_sizes) - places.batch_sizes
     return _cut(packed_sequences.data, first[_ranges(lengths)] + np.repeat(rank, lengths), lengths)

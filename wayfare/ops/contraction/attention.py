@@ -16,11 +16,12 @@ import numpy as np
 from wayfare.codegen.routines.attention import scores_gradient, weights
 from wayfare.codegen.runtime.gemm import batched_matmul
 from wayfare.core import buffer_pool
+from wayfare.core.autocast import LOWER
 from wayfare.core.errors import DTypeError, ShapeError
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import Sample, joint
 from wayfare.core.signature import FLAG, KEY, MAYBE_NUMBER, NUMBER, takes
-from wayfare.core.spec import Spec, bool_, broadcast, float16, float32
+from wayfare.core.spec import FLOAT_KINDS, NARROW, Spec, bool_, broadcast, float32
 from wayfare.ops._define import by_loop, define, expand_unbatched
 from wayfare.ops.contraction import onnx_rules as rules
 from wayfare.ops.contraction.matmul import swap
@@ -45,7 +46,7 @@ def _transposed(x: Array) -> Array:
 
 def _mask_of(mask: Array) -> Array | None:
     """None for a single float, which stands for "no mask": softmax does not change if it is added to all scores."""
-    return None if mask.ndim == 0 and mask.dtype.kind == "f" else mask
+    return None if mask.ndim == 0 and mask.dtype.kind in FLOAT_KINDS else mask
 
 
 def _attend(
@@ -132,7 +133,7 @@ def _check(op: str, mask: Spec, scores: tuple[int, ...], dtype: Any, *rest: Any)
 
 
 def _computed(scores: tuple[int, ...], dtype: Any) -> Spec:
-    return Spec(scores, float32 if dtype is float16 else dtype)
+    return Spec(scores, float32 if dtype in NARROW else dtype)
 
 
 def _attention_infer(
@@ -154,7 +155,7 @@ def _attention_vjp(
 ) -> Any:  # fmt: skip
     _, kept, used = y
     given = g[0]
-    if m.differentiable:
+    if not m.works_on_arrays:
         *made, of_scores = _gradients_in_ops(m, given, kept, q, k, v, mask, scale, causal, p)
         return [*made, m.sum_to(of_scores, shape=tuple(mask.shape)) if needs[3] else None]
     if q.dtype.char == "e":
@@ -236,7 +237,7 @@ def _attention_samples(rng: Any) -> Iterable[Sample]:
 # softmax(q @ k.T * scale + mask) @ v, with dropout of the weights; and the weights before (dropped ones negative) and
 # after dropout. A bool mask says what is seen.
 attention = define(
-    "attention",
+    "attention", autocast=LOWER,
     signature=takes(4, p=MAYBE_NUMBER, key=KEY, scale=NUMBER, causal=FLAG),
     onnx=rules.attention,
     family="attention",
@@ -303,7 +304,7 @@ def _self_attention_vjp(
     n = x.ndim - 1
     order = (*range(n - 3), n - 2, n - 3, n - 1)
     given = m.permute(g[0], dims=order)
-    if m.differentiable:
+    if not m.works_on_arrays:
         *made, of_scores = _gradients_in_ops(m, given, kept, *_parts_in_ops(m, x), mask, scale, causal, p)
         of_x = m.stack(*(m.permute(part, dims=order) for part in made), dim=x.ndim - 3)
         return [of_x, m.sum_to(of_scores, shape=tuple(mask.shape)) if needs[1] else None]
@@ -345,7 +346,7 @@ def _self_attention_samples(rng: Any) -> Iterable[Sample]:
 
 # The same of […, positions, 3, heads, features]; the result is […, positions, heads, features].
 self_attention = define(
-    "self_attention",
+    "self_attention", autocast=LOWER,
     signature=takes(2, p=MAYBE_NUMBER, key=KEY, scale=NUMBER, causal=FLAG),
     onnx=rules.self_attention,
     family="attention",

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.core.autocast import WIDEST_ON_CUDA
 from wayfare.core.errors import DTypeError, ShapeError
 from wayfare.core.flops import per_output
 from wayfare.core.op import Sample
@@ -39,7 +40,7 @@ def _cross(a: Any, b: Any, *, dim: int) -> Any:
 
 
 cross = define(
-    "cross",
+    "cross", autocast=WIDEST_ON_CUDA,
     workspace=1,
     signature=takes(2, dim=DIM),
     onnx=rules.cross,

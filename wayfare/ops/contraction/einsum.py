@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.core.autocast import LOWER
 from wayfare.core.errors import ShapeError
 from wayfare.core.flops import summed_products
 from wayfare.core.op import Sample, joint
@@ -211,7 +212,7 @@ def _samples(rng: Any) -> list[Sample]:
 
 
 einsum = define(
-    "einsum",
+    "einsum", autocast=LOWER,
     workspace=_workspace.of_labels,
     signature=takes(1, MANY, equation=TEXT),
     onnx=rules.einsum,

@@ -10,6 +10,7 @@ import numpy as np
 from wayfare.codegen.routines.transposed_weights import CACHING, MOST_ROWS, transposed
 from wayfare.codegen.runtime import gemm
 from wayfare.core import buffer_pool
+from wayfare.core.autocast import LOWER
 from wayfare.core.errors import DTypeError, ShapeError
 from wayfare.core.flops import affine_map
 from wayfare.core.op import Sample
@@ -200,7 +201,7 @@ def _matmul_reference(a: Any, b: Any) -> Any:
 
 
 matmul = define(
-    "matmul",
+    "matmul", autocast=LOWER,
     workspace=2,
     signature=takes(2),
     onnx="MatMul",
@@ -290,7 +291,7 @@ def _linear_batch(m: Any, size: int, inputs: tuple[Any, ...], batched: Batch, at
 _LINEAR_SHAPES = (((3, 4), (2, 4)), ((4,), (2, 4)), ((2, 3, 4), (2, 4)), ((0, 4), (2, 4)), ((3, 0), (2, 0)))
 
 linear_plain = define(
-    "linear_plain",
+    "linear_plain", autocast=LOWER,
     signature=takes(2),
     onnx=rules.linear,
     family="contraction",
@@ -312,7 +313,7 @@ linear_plain = define(
 )
 
 linear = define(
-    "linear",
+    "linear", autocast=LOWER,
     signature=takes(3),
     onnx=rules.linear,
     family="contraction",

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.core.autocast import FLOAT32_ON_CUDA, LOWER
 from wayfare.core.numpy_math import small
 from wayfare.core.select import MANY, ZEROS, bounded, select, zero_of
 from wayfare.core.signature import NUMBER
@@ -60,7 +61,8 @@ leaky_relu = _float(
     vjp=lambda m, g, _y, x, *, slope: m.where(x > 0, g, g * slope),
 )  # fmt: skip
 prelu = _float(
-    "prelu", arity=2, formula=lambda m, x, w: m.where(x > 0, x, x * w), reference=lambda x, w: x if x > 0 else x * w,
+    "prelu", autocast=LOWER,
+    arity=2, formula=lambda m, x, w: m.where(x > 0, x, x * w), reference=lambda x, w: x if x > 0 else x * w,
     vjp=(
         lambda m, g, _y, x, w: m.where(x > 0, g, g * w),
         lambda m, g, _y, x, _w: m.gate(g * x, x <= 0),
@@ -105,7 +107,8 @@ def _softplus(m: Any, x: Any, *, beta: float, threshold: float) -> Any:
 
 
 softplus = _float(
-    "softplus", attrs={"beta": NUMBER, "threshold": NUMBER}, onnx=rules.softplus, formula=_softplus,
+    "softplus", autocast=FLOAT32_ON_CUDA,
+    attrs={"beta": NUMBER, "threshold": NUMBER}, onnx=rules.softplus, formula=_softplus,
     sample_attrs=({"beta": 1.0, "threshold": 20.0}, {"beta": 2.0, "threshold": 1.0}),
     reference=lambda x, beta, threshold: x if x * beta > threshold else math.log1p(math.exp(x * beta)) / beta,
     vjp=lambda m, g, _y, x, *, beta, threshold: m.where(x * beta > threshold, g, g * m.sigmoid(x * beta)),

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.core.autocast import FLOAT32_ON_CUDA
 from wayfare.core.flops import nothing
 from wayfare.core.op import Rule, Sample
 from wayfare.core.select import bounded
 from wayfare.core.select import gate as _gate
 from wayfare.core.signature import DTYPE, NUMBER, NUMBER_OR_NONE, takes
-from wayfare.core.spec import Spec, float64, int32
+from wayfare.core.spec import NARROW_CHARS, Spec, float64, int32
 from wayfare.ops import _loop
 from wayfare.ops._define import NEVER, UFUNC, define, elementwise, in_front
 from wayfare.ops.elementwise import onnx_arithmetic as rules
@@ -77,7 +78,8 @@ def _pow_by_exponent(m: Any, g: Any, y: Any, x: Any, exponent: Any) -> Any:
 
 
 pow_ = elementwise(
-    "pow", native_from=NEVER, onnx="Pow", arity=2, reference=math.pow, domain=((0.3, 2.0), (-2.0, 3.0)), kinds="iuf",
+    "pow", autocast=FLOAT32_ON_CUDA,
+    native_from=NEVER, onnx="Pow", arity=2, reference=math.pow, domain=((0.3, 2.0), (-2.0, 3.0)), kinds="iuf",
     vjp=(_pow_by_base, _pow_by_exponent),
 )  # fmt: skip
 
@@ -90,7 +92,7 @@ def _to_number_vjp(m: Any, g: Any, _y: Any, x: Any, *, exponent: float) -> Any:
 
 # The exponent is one Python number, as it nearly always is.
 pow_to_number = elementwise(
-    "pow_to_number", native_from=16384, expression=_loop.pow_to_number,
+    "pow_to_number", autocast=FLOAT32_ON_CUDA, native_from=16384, expression=_loop.pow_to_number,
     attrs={"exponent": NUMBER}, onnx=rules.power_of_number, forward=_to_number, formula=lambda m, x, *,
     exponent: m.pow(x, exponent), kinds="f",
     reference=lambda x, exponent: x**exponent, vjp=_to_number_vjp, domain=(0.3, 2.0), grad_name="PowBackward0",
@@ -217,8 +219,8 @@ copysign = elementwise(
 )  # fmt: skip
 nextafter = elementwise(
     "nextafter", native_from=2048, onnx=rules.next_after, arity=2, reference=math.nextafter,
-    kinds="f",
-    vjp=(lambda m, g, _y, a, b: m.gate(g, a != b), lambda m, g, _y, a, b: m.gate(g, a == b)),
+    kinds="f", as_is=True, numpy_dtypes=NARROW_CHARS,
+    vjp=(lambda m, g, _y, a, b: m.gate(g, a != b), lambda m, g, _y, _a, _b: m.zeros_like(g)),
 )  # fmt: skip
 heaviside = elementwise(
     "heaviside", onnx=rules.heaviside, arity=2, reference=lambda x, at_zero: at_zero if x == 0 else float(x > 0),
@@ -289,6 +291,7 @@ cast = define(
     family="elementwise",
     work=nothing,
     forward=lambda x, *, dtype: x.astype(dtype.numpy),
+    as_is=True,
     infer=lambda x, *, dtype: Spec(x.shape, dtype),
     vjp=(lambda m, g, _y, x_spec, *, dtype: m.cast(g, dtype=x_spec.dtype),),
     batch=in_front("cast"),

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from wayfare.core.autocast import FLOAT32_ON_CUDA
 from wayfare.core.op import Rule
 from wayfare.core.signature import COUNT
 from wayfare.ops._define import NEVER, elementwise, refuses
@@ -38,7 +39,7 @@ erfcx = _float(
     vjp=lambda m, g, y, x: g * (2 * x * y - _TWO_BY_ROOT_PI),
 )  # fmt: skip
 erfinv = _float(
-    "erfinv", native_from=NEVER, workspace=1,
+    "erfinv", autocast=FLOAT32_ON_CUDA, native_from=NEVER, workspace=1,
     onnx=fits.erfinv, reference=lambda x: _scipy("ndtri")((x + 1) / 2) / math.sqrt(2), domain=(-0.9, 0.9),
     vjp=lambda m, g, y, _x: g * (math.sqrt(math.pi) / 2 * m.exp(y * y)),
 )  # fmt: skip

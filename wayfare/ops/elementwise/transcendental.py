@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.core.autocast import FLOAT32_ON_CUDA, WIDEST_ON_CUDA
 from wayfare.core.numpy_math import numpy_math
 from wayfare.ops._define import UFUNC, elementwise
 from wayfare.ops.elementwise import onnx_functions as rules
@@ -19,33 +20,43 @@ _INSIDE = (-0.9, 0.9)
 # In float32 NumPy's vector forms of some are better than ours: these say numpy_dtypes="f".
 
 exp = _float(
-    "exp", small_vjp="exp", native_from=16384, onnx="Exp", reference=math.exp, vjp=lambda m, g, y, _x: g * y,
+    "exp", autocast=FLOAT32_ON_CUDA,
+    small_vjp="exp", native_from=16384, onnx="Exp", reference=math.exp, vjp=lambda m, g, y, _x: g * y,
 )  # fmt: skip
 exp2 = _float("exp2", onnx=rules.exp2, reference=lambda x: 2.0**x, vjp=lambda m, g, y, _x: g * y * math.log(2))
-expm1 = _float("expm1", native_from=32768, onnx=rules.expm1, reference=math.expm1, vjp=lambda m, g, y, _x: g * (y + 1))
+expm1 = _float(
+    "expm1", autocast=FLOAT32_ON_CUDA,
+    native_from=32768, onnx=rules.expm1, reference=math.expm1, vjp=lambda m, g, y, _x: g * (y + 1),
+)  # fmt: skip
 log = _float(
-    "log", small_vjp="log", onnx="Log", reference=math.log, domain=_POSITIVE, vjp=lambda m, g, _y, x: g / x,
+    "log", autocast=FLOAT32_ON_CUDA,
+    small_vjp="log", onnx="Log", reference=math.log, domain=_POSITIVE, vjp=lambda m, g, _y, x: g / x,
 )  # fmt: skip
 log2 = _float(
-    "log2", onnx=rules.times("Log", 1 / math.log(2)), reference=math.log2, domain=_POSITIVE, vjp=lambda m, g, _y,
+    "log2", autocast=FLOAT32_ON_CUDA,
+    onnx=rules.times("Log", 1 / math.log(2)), reference=math.log2, domain=_POSITIVE, vjp=lambda m, g, _y,
     x: g / (x * math.log(2)),
 )  # fmt: skip
 log10 = _float(
-    "log10", numpy_dtypes="f",
+    "log10", autocast=FLOAT32_ON_CUDA, numpy_dtypes="f",
     onnx=rules.times("Log", 1 / math.log(10)), reference=math.log10, domain=_POSITIVE, vjp=lambda m, g, _y,
     x: g / (x * math.log(10)),
 )  # fmt: skip
-log1p = _float("log1p", onnx=rules.log1p, reference=math.log1p, domain=(-0.8, 3.0), vjp=lambda m, g, _y, x: g / (x + 1))
+log1p = _float(
+    "log1p", autocast=FLOAT32_ON_CUDA,
+    onnx=rules.log1p, reference=math.log1p, domain=(-0.8, 3.0), vjp=lambda m, g, _y, x: g / (x + 1),
+)  # fmt: skip
 sqrt = _float(
     "sqrt", small_vjp="sqrt", native_from=16384, onnx="Sqrt", reference=math.sqrt, domain=_POSITIVE,
     vjp=lambda m, g, y, _x: g / (y + y),
 )  # fmt: skip
 rsqrt = _float(
-    "rsqrt", native_from=16384, formula=lambda m, x: 1 / m.sqrt(x), reference=lambda x: x**-0.5, domain=_POSITIVE,
+    "rsqrt", autocast=FLOAT32_ON_CUDA,
+    native_from=16384, formula=lambda m, x: 1 / m.sqrt(x), reference=lambda x: x**-0.5, domain=_POSITIVE,
     vjp=lambda m, g, y, _x: g * (y * y * y) * -0.5,
 )  # fmt: skip
 reciprocal = _float(
-    "reciprocal", native_from=UFUNC,
+    "reciprocal", autocast=FLOAT32_ON_CUDA, native_from=UFUNC,
     onnx="Reciprocal", formula=lambda m, x: 1 / x, reference=lambda x: x**-1, domain=_POSITIVE,
     vjp=lambda m, g, y, _x: -(g * y * y),
 )  # fmt: skip
@@ -57,14 +68,21 @@ cos = _float(
     "cos", native_from=2048, numpy_dtypes="f", onnx="Cos", reference=math.cos, vjp=lambda m, g, _y, x: -(g * m.sin(x)),
 )  # fmt: skip
 tan = _float(
-    "tan", native_from=2048, numpy_dtypes="f", onnx="Tan", reference=math.tan, domain=(-1.2, 1.2),
+    "tan", autocast=FLOAT32_ON_CUDA,
+    native_from=2048, numpy_dtypes="f", onnx="Tan", reference=math.tan, domain=(-1.2, 1.2),
     vjp=lambda m, g, y, _x: g + g * (y * y),
 )  # fmt: skip
-asin = _float("asin", onnx="Asin", reference=math.asin, domain=_INSIDE, vjp=lambda m, g, _y, x: g / m.sqrt(1 - x * x))
-acos = _float("acos", onnx="Acos", reference=math.acos, domain=_INSIDE, vjp=lambda m, g, _y, x: -g / m.sqrt(1 - x * x))
+asin = _float(
+    "asin", autocast=FLOAT32_ON_CUDA,
+    onnx="Asin", reference=math.asin, domain=_INSIDE, vjp=lambda m, g, _y, x: g / m.sqrt(1 - x * x),
+)  # fmt: skip
+acos = _float(
+    "acos", autocast=FLOAT32_ON_CUDA,
+    onnx="Acos", reference=math.acos, domain=_INSIDE, vjp=lambda m, g, _y, x: -g / m.sqrt(1 - x * x),
+)  # fmt: skip
 atan = _float("atan", onnx="Atan", reference=math.atan, vjp=lambda m, g, _y, x: g / (x * x + 1))
-sinh = _float("sinh", onnx="Sinh", reference=math.sinh, vjp=lambda m, g, _y, x: g * m.cosh(x))
-cosh = _float("cosh", onnx="Cosh", reference=math.cosh, vjp=lambda m, g, _y, x: g * m.sinh(x))
+sinh = _float("sinh", autocast=FLOAT32_ON_CUDA, onnx="Sinh", reference=math.sinh, vjp=lambda m, g, _y, x: g * m.cosh(x))
+cosh = _float("cosh", autocast=FLOAT32_ON_CUDA, onnx="Cosh", reference=math.cosh, vjp=lambda m, g, _y, x: g * m.sinh(x))
 # Not g - g * y * y, which is NaN for an infinite gradient.
 tanh = _float(
     "tanh", small_vjp="tanh", onnx="Tanh", reference=math.tanh, vjp=lambda m, g, y, _x: g * (1 - y * y),
@@ -148,6 +166,6 @@ def _atan2_gradient(m: Any, g: Any, leg: Any, a: Any, b: Any) -> Any:
 
 
 atan2 = _float(
-    "atan2", onnx=rules.atan2, arity=2, reference=math.atan2, domain=((0.3, 2.0), (-2.0, 2.0)),
+    "atan2", autocast=WIDEST_ON_CUDA, onnx=rules.atan2, arity=2, reference=math.atan2, domain=((0.3, 2.0), (-2.0, 2.0)),
     vjp=(lambda m, g, _y, a, b: _atan2_gradient(m, g, b, a, b), lambda m, g, _y, a, b: -_atan2_gradient(m, g, a, a, b)),
 )  # fmt: skip

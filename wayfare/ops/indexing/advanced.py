@@ -14,6 +14,7 @@ import numpy as np
 from wayfare.codegen.routines import indexed
 from wayfare.codegen.routines.rows import Part, Rows, add_at
 from wayfare.core import buffer_pool
+from wayfare.core.autocast import WIDEST_ON_CUDA
 from wayfare.core.errors import DTypeError, IndexRangeError, ShapeError
 from wayfare.core.mode import STATE
 from wayfare.core.numpy_math import Array
@@ -272,7 +273,7 @@ def _index_put_vjp(
             numbers = numbered(value_spec.shape)
             none = np.zeros(tuple(g.shape), np.int64)
             last = m.index_put(none, numbers, *indices, dims=dims, accumulate=False)
-            by_value = m.gate(by_value, m.index(last, *indices, dims=dims) == numbers)
+            by_value = m.gate(by_value, m.eq(m.index(last, *indices, dims=dims), numbers))
     return (by_x, by_value, *[None] * len(indices))
 
 
@@ -307,7 +308,7 @@ def _index_put_samples(rng: Any) -> Iterable[Sample]:
 
 
 index_put = define(
-    "index_put",
+    "index_put", autocast=WIDEST_ON_CUDA,
     signature=takes(3, MANY, accumulate=FLAG, dims=DIMS),
     onnx=rules.index_put,
     family="indexing",

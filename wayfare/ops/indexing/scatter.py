@@ -14,6 +14,7 @@ import numpy as np
 from wayfare.codegen.routines import indexed
 from wayfare.codegen.routines.rows import Part, Rows, add_at
 from wayfare.core import buffer_pool
+from wayfare.core.autocast import WIDEST_ON_CUDA
 from wayfare.core.errors import OperationError, ShapeError
 from wayfare.core.flops import per_input
 from wayfare.core.mode import STATE
@@ -111,11 +112,11 @@ gather = define(
 
 def _scatter_place(g: Array, index: Array, *, shape: Shape, dim: int) -> Array:
     out = np.zeros(shape, g.dtype)
-    _add_along(out, index, g, dim)
+    add_along(out, index, g, dim)
     return out
 
 
-def _add_along(out: Array, index: Array, values: Array, dim: int) -> None:
+def add_along(out: Array, index: Array, values: Array, dim: int) -> None:
     """Add in place; the index was checked."""
     if index.size < indexed.ADD_FROM or not indexed.add_along(out, index, values, dim):
         add_at(out, _along(index, dim), values)
@@ -160,7 +161,7 @@ def _scatter_add(x: Array, index: Array, src: Array, *, dim: int) -> Array:
     _check_arrays("scatter_add", x, index, dim)
     out = buffer_pool.empty(x.shape, x.dtype)
     np.copyto(out, x)
-    _add_along(out, index, src, dim)
+    add_along(out, index, src, dim)
     return out
 
 
@@ -191,7 +192,7 @@ def _scatter_samples(repeats: bool) -> Any:
 
 
 scatter_add = define(
-    "scatter_add",
+    "scatter_add", autocast=WIDEST_ON_CUDA,
     signature=takes(3, dim=DIM),
     onnx=rules.scatter("add"),
     family="indexing",
@@ -226,7 +227,7 @@ def _scatter_reference(x: Array, index: Array, src: Array, dim: int) -> Array:
 
 def _hole(m: Any, g: Any, index: Any, dim: int) -> Any:
     """The gradient without the places that were overwritten."""
-    zeros = np.zeros(tuple(index.shape), g.dtype if isinstance(g, np.ndarray) else g.dtype.numpy)
+    zeros = np.zeros(tuple(index.shape), getattr(g.dtype, "numpy", g.dtype))
     return m.scatter(g, index, zeros, dim=dim)
 
 
@@ -237,7 +238,7 @@ def _by_source(m: Any, g: Any, _y: Any, _x: Any, index: Any, _src: Any, *, dim: 
         return found
     numbers = numbered(tuple(index.shape))
     last = m.scatter(np.zeros(tuple(g.shape), np.int64), index, numbers, dim=dim)
-    return m.gate(found, m.gather(last, index, dim=dim) == numbers)
+    return m.gate(found, m.eq(m.gather(last, index, dim=dim), numbers))
 
 
 scatter = define(
@@ -276,11 +277,14 @@ def _folded_reference(fold: Any, x: Array, index: Array, src: Array, dim: int) -
 
 
 def _extreme_share(m: Any, g: Any, y: Any, x: Any, index: Any, src: Any, dim: int) -> tuple[Any, Any]:
-    """The gradient of the tensor and of the sources: those that equal the extreme share it."""
+    """The gradient of the tensor and of the sources: those that equal the extreme share it. A NaN equals none, so then
+    it is NaN for all, as with `amax`."""
     x_is_it, src_is_it = x == y, src == m.gather(y, index, dim=dim)
     ones = m.gate(m.zeros_like(src) + 1, src_is_it)
-    share = g / m.scatter_add(m.gate(m.zeros_like(x) + 1, x_is_it), index, ones, dim=dim)
-    return m.gate(share, x_is_it), m.gate(m.gather(share, index, dim=dim), src_is_it)
+    count = m.scatter_add(m.gate(m.zeros_like(x) + 1, x_is_it), index, ones, dim=dim)
+    share, rest = g / count, m.zeros_like(count) / count
+    return (m.where(x_is_it, share, rest),
+            m.where(src_is_it, m.gather(share, index, dim=dim), m.gather(rest, index, dim=dim)))  # fmt: skip
 
 
 def _extreme(name: str, ufunc: Any, fold: Any) -> None:

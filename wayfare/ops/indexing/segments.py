@@ -102,7 +102,7 @@ def _segment_op(
 
     def infer(x: Spec, offsets: Spec) -> Spec:
         _check_specs(name, x, offsets)
-        if x.dtype.numpy.kind not in kinds:
+        if x.dtype.kind not in kinds:
             raise DTypeError(f"{name}: does not take {x.dtype}", fix="Convert it with .float() first.")
         return x if keeps_rows else Spec((offsets.shape[0] - 1, *x.shape[1:]), x.dtype)
 

@@ -8,17 +8,18 @@ from typing import Any
 import numpy as np
 
 from wayfare.codegen.runtime.blas import threads_for
+from wayfare.core.autocast import FLOAT32_ON_CPU
 from wayfare.core.errors import DTypeError, LinAlgError, ShapeError
 from wayfare.core.op import Op
 from wayfare.core.quiet import quietly
-from wayfare.core.spec import OF_NUMPY, Spec, float16
+from wayfare.core.spec import NARROW, OF_NUMPY, Spec
 from wayfare.ops._define import define, in_front
 from wayfare.ops.contraction.matmul import swap as swap
 
 
 def matrix_op(name: str, *, kinds: str = "f", **facts: Any) -> Op:
     """An op of LAPACK on floating-point matrices or stacks of them. With a batch it has a larger stack."""
-    return define(name, family="linear algebra", kinds=kinds, batch=in_front(name), **facts)
+    return define(name, family="linear algebra", autocast=FLOAT32_ON_CPU, kinds=kinds, batch=in_front(name), **facts)
 
 
 def square(op: str) -> Callable[..., Spec]:
@@ -35,8 +36,8 @@ def check_matrix(op: str, x: Spec) -> None:
     """LAPACK takes float32 and float64 matrices, or stacks of them."""
     if x.ndim < 2:
         raise ShapeError(f"{op}: needs a matrix or a stack of matrices, not {x}")
-    if x.dtype is float16:
-        raise DTypeError(f"{op}: float16 has no linear algebra, {x} was given", fix="Convert it with .float().")
+    if x.dtype in NARROW:
+        raise DTypeError(f"{op}: {x.dtype} has no linear algebra, {x} was given", fix="Convert it with .float().")
     if not x.dtype.is_floating_point:
         raise DTypeError(f"{op}: needs a floating-point matrix, not {x}", fix="Convert it with .float().")
 

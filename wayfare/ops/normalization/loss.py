@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.core.autocast import FLOAT32
+from wayfare.core.device import BACKENDS
 from wayfare.core.errors import ArgumentError, DTypeError, ShapeError
 from wayfare.core.flops import per_input, per_row
 from wayfare.core.numpy_math import Array
@@ -148,7 +150,8 @@ _cross_entropy_rule = as_rule(_cross_entropy_gradient, name="cross_entropy_backw
 def _cross_entropy_vjp(
     m: Any, g: Any, y: Any, x: Any, target: Any, *, ignore_index: int, reduction: str
 ) -> Any:
-    _, top, inverse = (None, None, None) if m.differentiable else y
+    on_arrays = m.works_on_arrays or x.__class__ in BACKENDS
+    _, top, inverse = y if on_arrays else (None, None, None)
     return _cross_entropy_rule(m, g[0], x, target, top, inverse, ignore_index=ignore_index, reduction=reduction)
 
 
@@ -159,7 +162,7 @@ def _cross_entropy_reference(x: Array, target: Array, ignore_index: int, reducti
 
 
 cross_entropy = define(
-    "cross_entropy",
+    "cross_entropy", autocast=FLOAT32,
     signature=takes(2, reduction=TEXT, ignore_index=INT),
     family="loss",
     formula=_cross_entropy,
@@ -201,7 +204,7 @@ def _nll_loss_vjp(m: Any, g: Any, _y: Any, x_spec: Spec, target: Any, *, ignore_
 
 
 nll_loss = define(
-    "nll_loss",
+    "nll_loss", autocast=FLOAT32,
     signature=takes(2, reduction=TEXT, ignore_index=INT),
     family="loss",
     work=per_row,
@@ -276,7 +279,7 @@ def _mse_loss_reference(x: Array, target: Array, reduction: str) -> Any:
 
 
 mse_loss = define(
-    "mse_loss",
+    "mse_loss", autocast=FLOAT32,
     signature=takes(2, reduction=TEXT),
     family="loss",
     work=per_input(3),
@@ -346,7 +349,7 @@ def _logistic_gradient(m: Any, g: Any, _y: Any, x: Any, target: Any) -> Any:
 
 # Cross entropy of sigmoid(x) against a probability.
 logistic_loss = elementwise(
-    "logistic_loss", arity=2, formula=_logistic_loss, reference=_logistic_reference, kinds="f",
+    "logistic_loss", autocast=FLOAT32, arity=2, formula=_logistic_loss, reference=_logistic_reference, kinds="f",
     domain=((-3.0, 3.0), (0.0, 1.0)), grad_name="BinaryCrossEntropyWithLogitsBackward0",
     vjp=(
         _logistic_gradient,
@@ -368,7 +371,7 @@ def _binary_loss_by_x(m: Any, g: Any, _y: Any, x: Any, target: Any) -> Any:
 
 # Cross entropy of a probability against a probability.
 binary_loss = elementwise(
-    "binary_loss", arity=2, formula=_binary_loss, kinds="f", domain=((0.1, 0.9), (0.0, 1.0)),
+    "binary_loss", autocast=FLOAT32, arity=2, formula=_binary_loss, kinds="f", domain=((0.1, 0.9), (0.0, 1.0)),
     reference=lambda x, target: -target * math.log(x) - (1 - target) * math.log(1 - x),
     grad_name="BinaryCrossEntropyBackward0",
     vjp=(

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.core.autocast import FLOAT32_ON_CUDA
 from wayfare.core.errors import ShapeError
 from wayfare.core.flops import per_input
 from wayfare.core.numpy_math import Array
@@ -219,7 +220,7 @@ def _layer_norm_reference(x: Array, weight: Array, bias: Array, eps: float) -> A
 
 # Standardized over the last dimensions, then scaled and shifted; mean and 1/deviation are what the gradient needs.
 layer_norm = define(
-    "layer_norm",
+    "layer_norm", autocast=FLOAT32_ON_CUDA,
     signature=takes(3, eps=NUMBER),
     onnx=rules.layer_norm,
     family="normalisation",
@@ -306,7 +307,7 @@ def _rms_norm_reference(x: Array, weight: Array, eps: float) -> Any:
 
 # Divided by the root of the mean square over the last dimensions, then scaled.
 rms_norm = define(
-    "rms_norm",
+    "rms_norm", autocast=FLOAT32_ON_CUDA,
     signature=takes(2, eps=NUMBER),
     family="normalisation",
     work=per_input(4),

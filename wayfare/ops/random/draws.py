@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,11 +18,12 @@ from wayfare.core.errors import OperationError
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import Sample, checks_values
 from wayfare.core.signature import COUNT, DTYPE, FLAG, KEY, NUMBER, SIZES, Signature, takes
-from wayfare.core.spec import DType, Shape, Spec, float16, float32, float64, int64
+from wayfare.core.spec import NARROW_ARRAYS, DType, Shape, Spec, bfloat16, float16, float32, float64, int64
 from wayfare.ops._define import define
 from wayfare.ops.random.onnx_rules import NO_DRAWS
 
 Key = tuple[int, int]
+A = TypeVar("A", bound=Any)
 
 
 class _Bench(threading.local):
@@ -48,17 +49,21 @@ def stream(key: Key) -> np.random.Generator:
     return bench.generator
 
 
+# As many bits as a narrow float holds below 1; rounding a finer draw could give 1 itself.
+_UNIFORM_BITS = {float16.numpy: 11, bfloat16.numpy: 8}
+
+
 def draw_uniform(key: Key, shape: Shape, dtype: np.dtype[Any]) -> Array:
     """Uniform in [0, 1), drawn in the dtype itself."""
-    if dtype == np.float16:
-        # Eleven bits are what float16 holds below 1; rounding a finer draw could give 1 itself.
-        return (stream(key).integers(0, 2048, shape, dtype=np.uint16) / np.float32(2048)).astype(np.float16)
+    if dtype in _UNIFORM_BITS:
+        count = 1 << _UNIFORM_BITS[dtype]
+        return (stream(key).integers(0, count, shape, dtype=np.uint16) / np.float32(count)).astype(dtype)
     return np.asarray(stream(key).random(shape, dtype=dtype.type))
 
 
 def _drawn(draw: Any, shape: Shape, dtype: np.dtype[Any]) -> Array:
-    """Drawn in the dtype itself, float16 from float32."""
-    drawn_in: Any = np.float32 if dtype == np.float16 else dtype.type
+    """Drawn in the dtype itself, narrow floats from float32."""
+    drawn_in: Any = np.float32 if dtype in NARROW_ARRAYS else dtype.type
     return np.asarray(draw(shape, dtype=drawn_in)).astype(dtype, copy=False)
 
 
@@ -72,7 +77,7 @@ def draw_exponential(key: Key, shape: Shape, dtype: np.dtype[Any]) -> Array:
     return _drawn(stream(key).standard_exponential, shape, dtype)
 
 
-def _scaled(array: Array, factor: float, offset: float) -> Array:
+def _scaled(array: A, factor: float, offset: float) -> A:
     """`array * factor + offset` in the array's own memory and dtype."""
     if factor != 1:
         array *= array.dtype.type(factor)
@@ -86,11 +91,15 @@ def _scaled(array: Array, factor: float, offset: float) -> Array:
 
 def _uniform(*, key: Key, shape: Shape, dtype: DType, low: float, high: float) -> Array:
     out = draw_uniform(key, shape, dtype.numpy)
-    if (low, high) == (0, 1):
-        return out
+    return out if (low, high) == (0, 1) else np.asarray(between(out, low, high, np.minimum))
+
+
+def between(array: Any, low: float, high: float, minimum: Any) -> Any:
+    """Numbers in [0, 1) moved to [low, high), in the array's own memory."""
+    number = array.dtype.type
     # Rounding may carry the largest draws up to `high`, which does not belong to the interval.
-    top = np.nextafter(dtype.numpy.type(high), dtype.numpy.type(low))
-    return np.asarray(np.minimum(_scaled(out, high - low, low), max(top, dtype.numpy.type(low))))
+    top = np.nextafter(number(high), number(low))
+    return minimum(_scaled(array, high - low, low), max(top, number(low)))
 
 
 def _normal(*, key: Key, shape: Shape, dtype: DType, mean: float, std: float) -> Array:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.core.autocast import LOWER
 from wayfare.core.errors import ArgumentError, DTypeError, ShapeError
 from wayfare.core.flops import recurrence
 from wayfare.core.numpy_math import Array
@@ -21,7 +22,8 @@ from wayfare.core.op import Op, Sample, joint
 from wayfare.core.signature import FLAG, SIZES, takes
 from wayfare.core.spec import Spec, spec_of
 from wayfare.ops._define import by_loop, define, expand_unbatched
-from wayfare.ops.recurrent._recurrence import Cell, Sizes, pull, pull_recorded, run
+from wayfare.ops.recurrent._recurrence import Sizes, pull, pull_recorded, run
+from wayfare.ops.recurrent.cell import Cell
 from wayfare.ops.recurrent.native import register
 from wayfare.ops.recurrent.onnx_rules import rule_for
 
@@ -77,7 +79,7 @@ def _relu_step(m: Any, x: Any, a: Any, before: Any) -> Any:
 
 
 def _relu_gradient(m: Any, kept: Any, _beside: Any, _before: Any, g: Any, back: Any, _direct: Any) -> Any:
-    return (m.gate(g + back, kept[0] > 0),), None, ()
+    return (m.gate(g + back, kept[0] != 0),), None, ()
 
 
 # -- references: each sequence by itself, each step as its definition says ------------------------------------------
@@ -163,6 +165,10 @@ def _check(cell: Cell, specs: Sequence[Spec], sizes: Sizes) -> None:
                             f"they are {list(sizes)}")  # fmt: skip
 
 
+# The cells of the records below.
+CELLS: list[Cell] = []
+
+
 def _record(cell: Cell, compute: Callable[..., Any], around: int, workspace: int = 0) -> Op:
     """The record of a cell; `around` is how many operations a step is beside its products, for each number."""
     count = cell.states
@@ -186,7 +192,7 @@ def _record(cell: Cell, compute: Callable[..., Any], around: int, workspace: int
 
     def vjp(m: Any, needs: Any, g: Any, y: Any, x: Any, *others: Any, sizes: Sizes, reverse: bool) -> list[Any]:
         states, weights = others[:count], others[count:]
-        if m.differentiable:
+        if not m.works_on_arrays:
             found = pull_recorded(m, cell, g, x, states, weights, sizes, reverse)
             return [d if need else None for d, need in zip(found, needs, strict=True)]
         if x.dtype == _HALF:
@@ -218,9 +224,10 @@ def _record(cell: Cell, compute: Callable[..., Any], around: int, workspace: int
                 yield Sample(tuple(rng.normal(size=s) for s in shapes), {"sizes": sizes, "reverse": reverse})
 
     register(cell)
+    CELLS.append(cell)
     return define(
         cell.name, signature=takes(5 + count, sizes=SIZES, reverse=FLAG),
-        family="recurrence", forward=forward, infer=infer, vjp=joint(vjp), batch=batch, samples=samples,
+        family="recurrence", autocast=LOWER, forward=forward, infer=infer, vjp=joint(vjp), batch=batch, samples=samples,
         reference=_reference(cell, compute), outputs=outputs, differentiable_outputs=differentiable,
         kept_outputs=reads, takes_none=True, kinds="f", work=recurrence(cell.gates, around),
         onnx=rule_for(cell.name, count, outputs - 1 - count), workspace=workspace,

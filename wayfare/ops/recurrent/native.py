@@ -18,7 +18,7 @@ from wayfare.codegen.runtime.command import BufferView, Command, Scratch, Unsuit
 from wayfare.codegen.runtime.command_gemm import matmul_commands
 from wayfare.codegen.runtime.command_kernels import copy_commands, kernel_commands
 from wayfare.ir.plan.native import FORMS, Form
-from wayfare.ops.recurrent._recurrence import Cell, InLoops, states_loop
+from wayfare.ops.recurrent.cell import Cell, InLoops, states_loop
 
 # Steps beyond which the commands of single steps would take more memory than they save time.
 _MOST_STEPS = 512

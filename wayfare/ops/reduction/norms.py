@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.core.autocast import FLOAT32_ON_CUDA
 from wayfare.core.flops import per_input
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import Sample
@@ -85,7 +86,7 @@ def _norm_reference(x: Array, dim: Dims, keepdim: bool, p: float) -> Any:
 
 
 vector_norm = reduction(
-    "vector_norm", attrs={"p": NUMBER},
+    "vector_norm", autocast=FLOAT32_ON_CUDA, attrs={"p": NUMBER},
     formula=_norm, work=per_input(2), native_from=_NATIVE_FROM, vjp=_norm_vjp, samples=_norm_samples,
     reference=_norm_reference, kinds="f",
     grad_name="LinalgVectorNormBackward0",

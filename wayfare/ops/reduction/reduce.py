@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from wayfare.codegen.routines.short_reductions import total
+from wayfare.core.autocast import FLOAT32, FLOAT32_ON_CUDA
 from wayfare.core.flops import per_input
 from wayfare.core.op import Sample
 from wayfare.core.signature import NUMBER
-from wayfare.core.spec import DType, Spec, as_dtype, bool_, float16, float32, float64, int64, uint8
+from wayfare.core.spec import NARROW, DType, Spec, as_dtype, bool_, float32, float64, int64, uint8
 from wayfare.ir.fuse.composite import as_rule
 from wayfare.ops._define import reduced_shape, reduction, spread
 from wayfare.ops.reduction import onnx_rules as rules
@@ -56,7 +57,7 @@ def _sum_vjp(m: Any, g: Any, _y: Any, x_spec: Spec, *, dim: Dims, keepdim: bool)
 
 
 sum_ = reduction(
-    "sum", loop_reduction="sum", fusible_gradient=True,
+    "sum", autocast=FLOAT32_ON_CUDA, loop_reduction="sum", fusible_gradient=True,
     onnx=rules.reduction("ReduceSum", of_integers=int64), forward=_sum, vjp=_sum_vjp, dtype=sum_dtype,
     reference=lambda x, dim, keepdim: np.sum(x, axis=dim, keepdims=keepdim),
 )  # fmt: skip
@@ -72,9 +73,9 @@ def _mean(m: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
 
 def shared_out(m: Any, g: Any, count: int, dtype: DType) -> Any:
     """g / count, in single precision for halves, which cannot hold a count above 65,504."""
-    if dtype is not float16:
+    if dtype not in NARROW:
         return g / count
-    return m.cast(m.cast(g, dtype=float32) / count, dtype=float16)
+    return m.cast(m.cast(g, dtype=float32) / count, dtype=dtype)
 
 
 def _mean_vjp(m: Any, g: Any, _y: Any, x_spec: Spec, *, dim: Dims, keepdim: bool) -> Any:
@@ -104,7 +105,7 @@ def _prod(x: Any, *, dim: Dims, keepdim: bool) -> Any:
 def _prod_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
     shape = tuple(x.shape)
     g = spread(m, g, dim, keepdim, shape)
-    if not m.differentiable and np.all(x):
+    if m.works_on_arrays and np.all(x):
         return g * spread(m, y, dim, keepdim, shape) / x
     # The product of all others, from both sides: right where elements are zero, and differentiable there.
     others = tuple(d for d in range(len(shape)) if d not in dim)
@@ -133,7 +134,7 @@ def _prod_samples(rng: Any) -> Iterable[Sample]:
 
 
 prod = reduction(
-    "prod", loop_reduction="prod",
+    "prod", autocast=FLOAT32, loop_reduction="prod",
     onnx=rules.reduction("ReduceProd", of_integers=int64), forward=_prod, vjp=_prod_vjp, dtype=sum_dtype,
     samples=_prod_samples,
     reference=lambda x, dim, keepdim: np.apply_over_axes(_product_along, x, dim).reshape(

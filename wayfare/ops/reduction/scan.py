@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.codegen.routines import scans
+from wayfare.core.autocast import FLOAT32_ON_CUDA
 from wayfare.core.flops import per_output
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import Op, Sample
@@ -89,14 +90,14 @@ def _cumsum_vjp(m: Any, g: Any, _y: Any, _x: Any, *, dim: int, reverse: bool) ->
 
 
 cumsum = define(
-    "cumsum", signature=takes(1, reverse=FLAG, dim=DIM),
+    "cumsum", autocast=FLOAT32_ON_CUDA, signature=takes(1, reverse=FLAG, dim=DIM),
     onnx=rules.cumsum, family="scan", forward=_accumulate(np.add, "add"), infer=_same_shape, vjp=(_cumsum_vjp,),
     batch=in_front("cumsum"), samples=_samples(extra=_BOTH_WAYS), reference=_running(operator.add),
 )  # fmt: skip
 
 
 def _cumprod_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: int, reverse: bool) -> Any:
-    if not m.differentiable and np.all(x):
+    if m.works_on_arrays and np.all(x):
         return m.cumsum(g * y, dim=dim, reverse=not reverse) / x
     # The product of all before, times the sum over all after of g times the product in between: right at zeros.
     step = -1 if reverse else 1
@@ -106,7 +107,7 @@ def _cumprod_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: int, reverse: bool) -> 
 
 
 cumprod = define(
-    "cumprod", signature=takes(1, reverse=FLAG, dim=DIM),
+    "cumprod", autocast=FLOAT32_ON_CUDA, signature=takes(1, reverse=FLAG, dim=DIM),
     onnx=rules.cumprod, family="scan", forward=_accumulate(np.multiply, "mul"), infer=_same_shape,
     vjp=(_cumprod_vjp,),
     batch=in_front("cumprod"), samples=_samples(extra=_BOTH_WAYS, low=0.5, zeros=True),

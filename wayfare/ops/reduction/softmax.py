@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.core.autocast import FLOAT32_ON_CUDA
 from wayfare.core.flops import per_input
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import Sample
@@ -40,7 +41,7 @@ def _softmax(m: Any, x: Any, *, dim: int) -> Any:
 
 
 softmax = define(
-    "softmax",
+    "softmax", autocast=FLOAT32_ON_CUDA,
     signature=takes(1, dim=DIM),
     onnx=lambda b, x, *, dim: b.node("Softmax", x, axis=dim),
     family="softmax",
@@ -84,7 +85,7 @@ def _log_softmax(m: Any, x: Any, *, dim: int) -> Any:
 
 
 log_softmax = define(
-    "log_softmax",
+    "log_softmax", autocast=FLOAT32_ON_CUDA,
     signature=takes(1, dim=DIM),
     onnx=lambda b, x, *, dim: b.node("LogSoftmax", x, axis=dim),
     family="softmax",
@@ -148,6 +149,7 @@ def _logsumexp_reference(x: Array, dim: Dims, keepdim: bool) -> Any:
 
 
 logsumexp = reduction(
-    "logsumexp", onnx=rules.log_sum_exp, formula=_logsumexp, work=per_input(4), vjp=_logsumexp_vjp,
+    "logsumexp", autocast=FLOAT32_ON_CUDA,
+    onnx=rules.log_sum_exp, formula=_logsumexp, work=per_input(4), vjp=_logsumexp_vjp,
     reference=_logsumexp_reference, kinds="f",
 )

@@ -19,6 +19,7 @@ from wayfare.codegen.routines import depthwise
 from wayfare.codegen.routines.windows import Sizes
 from wayfare.codegen.runtime.gemm import matmul
 from wayfare.core import buffer_pool
+from wayfare.core.autocast import LOWER
 from wayfare.core.errors import DTypeError, ShapeError
 from wayfare.core.flops import convolution, convolution_to_input, convolution_to_weight
 from wayfare.core.numpy_math import Array
@@ -353,7 +354,7 @@ def _conv_weight_samples(rng: Any) -> Iterable[Sample]:
 _SLIDES: dict[str, Any] = {"padding": SIZES, "dilation": STEPS, "stride": STEPS, "groups": STEP}
 
 conv = define(
-    "conv",
+    "conv", autocast=LOWER,
     workspace=_workspace.of_convolution,
     signature=takes(2, **_SLIDES),
     onnx=rules.conv,
@@ -370,7 +371,7 @@ conv = define(
 )
 
 conv_bias = define(
-    "conv_bias",
+    "conv_bias", autocast=LOWER,
     workspace=_workspace.of_convolution,
     signature=takes(3, **_SLIDES),
     onnx=rules.conv,
@@ -389,7 +390,7 @@ conv_bias = define(
 )
 
 conv_input = define(
-    "conv_input",
+    "conv_input", autocast=LOWER,
     workspace=_workspace.of_convolution,
     signature=takes(2, sizes=SIZES, **_SLIDES),
     onnx=rules.conv_input,
@@ -405,7 +406,7 @@ conv_input = define(
 )
 
 conv_weight = define(
-    "conv_weight",
+    "conv_weight", autocast=LOWER,
     workspace=_workspace.of_convolution,
     signature=takes(2, kernel=STEPS, **_SLIDES),
     onnx=rules.conv_weight,

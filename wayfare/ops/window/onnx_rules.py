@@ -126,6 +126,16 @@ def adaptive_max_pool(b: Any, x: Any, *, counts: Sizes) -> Any:
     return b.ops.reshape(values, shape=shape), b.ops.reshape(places, shape=shape)
 
 
+def max_pool_spread(b: Any, g: Any, places: Any, *, sizes: Sizes, **_how: Any) -> Any:
+    """The gradient of both: one place of each plane for every window, and one more for windows without elements."""
+    lead, plane, windows = g.shape[:2], math.prod(sizes), math.prod(g.shape[2:])
+    at = b.ops.reshape(places, shape=(*lead, windows))
+    at = b.ops.where(b.node("Less", at, b.number(0, int64)), b.number(plane, int64), at)
+    made = b.ops.scatter_place(b.ops.reshape(g, shape=(*lead, windows)), at, shape=(*lead, plane + 1), dim=2)
+    inside = b.ops.basic_index(made, index=((0, lead[0], 1), (0, lead[1], 1), (0, plane, 1)))
+    return b.ops.reshape(inside, shape=(*lead, *sizes))
+
+
 def _cells_of_any_size(b: Any, sizes: Sizes, counts: Sizes) -> Any:
     """The flat indices of each cell, one row per cell, computed by the model; the last index fills smaller cells."""
     rank = len(sizes)

@@ -1,12 +1,14 @@
 """The largest element of each window, with its place: max_pool and adaptive_max_pool, (N, C, *sizes).
 
 Both give (values, places); a place is the number of the element in the flattened sizes, as PyTorch counts it.
+`max_pool_spread` is their gradient.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -16,11 +18,12 @@ from wayfare.codegen.routines.windows import Sizes
 from wayfare.core.errors import ShapeError
 from wayfare.core.flops import per_window
 from wayfare.core.numpy_math import Array
-from wayfare.core.op import Sample
+from wayfare.core.op import Sample, raw_ops
 from wayfare.core.signature import SIZES, STEPS, takes
 from wayfare.core.spec import Spec, int64
 from wayfare.ops import _workspace
-from wayfare.ops._define import define
+from wayfare.ops._define import define, expand_unbatched
+from wayfare.ops.indexing.scatter import add_along
 from wayfare.ops.window import onnx_rules as rules
 from wayfare.ops.window._windows import Windows, pad_sizes
 from wayfare.ops.window.fold import merged
@@ -86,14 +89,7 @@ def _places(which: Array, sizes: Sizes, windows: Windows, counts: Sizes) -> Arra
 
 
 def _max_vjp(m: Any, g: Any, y: Any, x_spec: Spec, *, counts: Sizes, **how: Any) -> Any:
-    """The gradient of each window goes to the element that was taken, if there was one."""
-    batch, channels, *sizes = x_spec.shape
-    flat = (batch, channels, math.prod(g[0].shape[2:]))
-    nothing = np.zeros((batch, channels, math.prod(sizes)), x_spec.dtype.numpy)
-    places, values = m.reshape(y[1], shape=flat), m.reshape(g[0], shape=flat)
-    if how and _some_empty(tuple(sizes), Windows(**how), counts):
-        values, places = m.gate(values, places >= 0), m.clamp(places, low=0, high=None)
-    return m.reshape(m.scatter_add(nothing, places, values, dim=2), shape=x_spec.shape)
+    return m.max_pool_spread(g[0], y[1], sizes=x_spec.shape[2:], **(how or _CELLS))
 
 
 def _max_infer(x: Spec, *, counts: Sizes, **_how: Any) -> tuple[Spec, Spec]:
@@ -147,6 +143,89 @@ max_pool = define(
     kept_outputs=(1,),
     grad_name="MaxPoolWithIndicesBackward0",
 )
+
+
+# -- the gradient -------------------------------------------------------------------------------------------------
+
+# The windows of adaptive pooling have no kernel.
+_CELLS: dict[str, Sizes] = {"kernel": (), "stride": (), "padding": (), "dilation": ()}
+
+
+def _flat(m: Any, places: Any, sizes: Sizes, how: dict[str, Sizes]) -> tuple[Any, Any]:
+    """Places with one dimension of space; and, where some windows have no elements, which ones have."""
+    counts = tuple(places.shape[2:])
+    places = m.reshape(places, shape=(*places.shape[:2], math.prod(counts)))
+    if how["kernel"] and _some_empty(sizes, Windows(**how), counts):
+        return m.clamp(places, low=0, high=None), places >= 0
+    return places, None
+
+
+def _max_spread(g: Array, places: Array, *, sizes: Sizes, **how: Sizes) -> Array:
+    if g.shape != places.shape:
+        raise ValueError("they do not fit")
+    at, seen = _flat(raw_ops, places, sizes, how)
+    g = g.reshape(at.shape)
+    out = np.zeros((*g.shape[:2], math.prod(sizes)), g.dtype)
+    add_along(out, at, g if seen is None else raw_ops.gate(g, seen), 2)
+    return out.reshape(*g.shape[:2], *sizes)
+
+
+def _max_spread_infer(g: Spec, places: Spec, *, sizes: Sizes, **_how: Any) -> Spec:
+    if g.shape != places.shape:
+        raise ShapeError(f"max_pool_spread: {g} does not fit the places {places}")
+    return Spec((*g.shape[:2], *sizes), g.dtype)
+
+
+def _max_spread_vjp(m: Any, h: Any, _y: Any, g_spec: Spec, places: Any, *, sizes: Sizes, **how: Sizes) -> Any:
+    at, seen = _flat(m, places, sizes, how)
+    found = m.gather(m.reshape(h, shape=(*g_spec.shape[:2], math.prod(sizes))), at, dim=2)
+    return m.reshape(found if seen is None else m.gate(found, seen), shape=g_spec.shape)
+
+
+def _max_spread_batch(
+    m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]
+) -> Any:
+    g, places = (m.reshape(x, shape=(size * x.shape[1], *tuple(x.shape)[2:]))
+                 for x in expand_unbatched(m, size, inputs, batched))  # fmt: skip
+    out = m.max_pool_spread(g, places, **attrs)
+    return m.reshape(out, shape=(size, -1, *tuple(out.shape)[1:]))
+
+
+def _max_spread_reference(g: Array, places: Array, sizes: Sizes, **_how: Any) -> Array:
+    out = np.zeros((*g.shape[:2], math.prod(sizes)))
+    for at in np.ndindex(*g.shape):
+        if places[at] >= 0:
+            out[(*at[:2], places[at])] += g[at]
+    return out.reshape(*g.shape[:2], *sizes)
+
+
+def _max_spread_samples(rng: Any) -> Iterable[Sample]:
+    def sample(forward: Any, x: Array, **how: Any) -> Sample:
+        values, places = forward(x, **how)
+        given = {name: sizes for name, sizes in how.items() if name != "counts"} or _CELLS
+        return Sample((rng.normal(size=values.shape), places), {"sizes": x.shape[2:], **given})
+
+    yield sample(_max_pool, rng.normal(size=(1, 2, 4, 5)), **_how((2, 3), (1, 2), (1, 1), (1, 1), (5, 3)))
+    # The first window lies in the padding.
+    yield sample(_max_pool, rng.normal(size=(1, 1, 1)), **_how((2,), (1,), (1,), (3,), (2,)))
+    yield sample(_adaptive_max_pool, rng.normal(size=(2, 1, 5)), counts=(3,))
+
+
+# Every number goes to the place that was the largest of its window.
+max_pool_spread = define(
+    "max_pool_spread",
+    signature=takes(2, sizes=SIZES, dilation=STEPS, kernel=STEPS, padding=SIZES, stride=STEPS),
+    onnx=rules.max_pool_spread,
+    family="indexing",
+    forward=_max_spread,
+    infer=_max_spread_infer,
+    vjp=(_max_spread_vjp, None),
+    batch=_max_spread_batch,
+    reference=_max_spread_reference,
+    samples=_max_spread_samples,
+)
+
+# -- cells --------------------------------------------------------------------------------------------------------
 
 
 def adaptive_bounds(size: int, count: int) -> list[tuple[int, int]]:

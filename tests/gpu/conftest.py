@@ -1,0 +1,46 @@
+"""The device of these tests: a GPU where CuPy finds one (`make test-gpu`), else the stand-in for CuPy."""
+
+import os
+
+import pytest
+
+from tests.gpu.cupy_stand_in import COUNTS, installed
+from tests.gpu.cupy_stand_in.launch import StandInLauncher
+from tests.gpu.emulation.host import COMPILER
+from wayfare.core import device
+
+REAL = os.environ.get("WAYFARE_TEST_GPU") == "1"
+
+
+@pytest.fixture
+def cuda():
+    """The backend of "cuda": on the stand-in, or on a real GPU."""
+    if REAL:
+        yield device.backend("cuda")
+        return
+    if COMPILER is None:
+        pytest.skip("there is no g++ to run kernels on the CPU with")
+    device.forget("cuda")
+    with installed():
+        backend = device.backend("cuda")
+        backend.new_launcher = StandInLauncher
+        yield backend
+    device.forget("cuda")
+    device.change_default_device(None)
+
+
+@pytest.fixture
+def counts(cuda):
+    """How often data crossed between host and device since the test began; only the stand-in counts."""
+    if REAL:
+        pytest.skip("CuPy does not count copies")
+    COUNTS.reset()
+    return COUNTS
+
+
+@pytest.fixture
+def launched(cuda):
+    """The names of the kernels that ran; only the emulation tells them."""
+    if REAL:
+        pytest.skip("a GPU does not tell the names of kernels")
+    return cuda.launcher.names

@@ -1,0 +1,105 @@
+"""What CuPy has, read from functions.txt, and calls that are checked against it."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import numpy as np
+
+_KINDS = inspect.Parameter
+# ufunc → the characters of its loops; function → its parameters; names of methods and attributes of an array.
+UFUNCS: dict[str, list[str]] = {}
+FUNCTIONS: dict[str, inspect.Signature] = {}
+METHODS: set[str] = set()
+# What a real CuPy array refused with NotImplementedError is left out here.
+REDUCING = {"reduce": {"add", "multiply"}, "accumulate": {"add", "multiply"}, "reduceat": {"add"}}
+
+
+# The dtypes in which CUDA folds into one place from many threads.
+ATOMIC = {"add": "iIefdLQ", "subtract": "iIefdLQ", "maximum": "iIfdLQ", "minimum": "iIfdLQ"}
+
+
+def check_atomic(name, dtype):
+    """Refuse `ufunc.at` of a function or dtype that CuPy has no atomic operation for."""
+    if dtype.char not in ATOMIC.get(name, ""):
+        raise TypeError(f"cupyx.scatter_{name} does not support {dtype}")
+
+
+def _signature(words):
+    found, kind = [], _KINDS.POSITIONAL_OR_KEYWORD
+    for word in words:
+        if word.startswith("**"):
+            found.append(_KINDS(word[2:], _KINDS.VAR_KEYWORD))
+        elif word.startswith("*"):
+            if word != "*":
+                found.append(_KINDS(word[1:], _KINDS.VAR_POSITIONAL))
+            kind = _KINDS.KEYWORD_ONLY
+        else:
+            default = None if word.endswith("=") else _KINDS.empty
+            found.append(_KINDS(word.rstrip("="), kind, default=default))
+    return inspect.Signature(found)
+
+
+def _read():
+    for line in (Path(__file__).parent / "functions.txt").read_text(encoding="utf-8").splitlines():
+        head, _, rest = line.partition(":")
+        kind, _, name = head.partition(" ")
+        if kind == "ufunc":
+            UFUNCS[name] = rest.split()
+        elif kind == "function":
+            FUNCTIONS[name] = _signature(rest.split())
+        else:
+            METHODS.update(rest.split())
+
+
+_read()
+
+
+def numpys_own(name):
+    """The function of NumPy, or of SciPy, that the name stands for."""
+    if name.startswith("special."):
+        import scipy.special
+
+        return getattr(scipy.special, name[len("special.") :])
+    found = np
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def check_call(name, args, options):
+    """Refuse arguments that CuPy's function has no parameters for."""
+    try:
+        FUNCTIONS[name].bind(*args, **options)
+    except TypeError as error:
+        raise TypeError(f"{name}(): {error}") from None
+
+
+def check_loop(name, inputs):
+    """Refuse dtypes that the ufunc of CuPy has no loop for."""
+    loops = UFUNCS[name]
+    for loop in loops:
+        given = loop.partition("->")[0]
+        if len(given) == len(inputs) and all(_fits(x, char) for x, char in zip(inputs, given, strict=True)):
+            return
+    shown = [getattr(x, "dtype", type(x).__name__) for x in inputs]
+    raise TypeError(f"Wrong type ({shown}) of arguments for cupy_{name}")
+
+
+def _fits(value, char):
+    if isinstance(value, (bool, int, float)):
+        return True
+    dtype = value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
+    return np.can_cast(dtype, np.dtype(char), "same_kind" if char in "ef" and dtype.kind in "iub" else "safe")
+
+
+def calling(name):
+    """A function of the stand-in: `cupy.<name>`."""
+    from tests.gpu.cupy_stand_in.array import call_function, call_ufunc
+
+    def call(*args, **options):
+        return (call_ufunc if name in UFUNCS else call_function)(name, args, options)
+
+    call.__name__ = name
+    return call

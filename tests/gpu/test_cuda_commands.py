@@ -1,0 +1,173 @@
+"""Command lists on a GPU: the same lists as on the CPU, launched and replayed as graphs, on the CPU's emulation."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from tests.gpu.emulation.host import COMPILER, HostLauncher
+from wayfare.codegen.cuda.commands import CudaCommands
+from wayfare.codegen.cuda.gemm import gemm_calls
+from wayfare.codegen.loop.expr import load, reduction
+from wayfare.codegen.loop.language import Loop, Operand, Reduction, Stage, elementwise
+from wayfare.codegen.runtime.command import BufferView, Unsuited, contiguous
+from wayfare.core.counters import counted
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no g++ to compile CUDA text for the CPU")
+
+F32 = np.dtype(np.float32)
+
+
+class Given:
+    """A kernel of any target: what a list takes is its loop."""
+
+    def __init__(self, loop):
+        self.loop = loop
+
+
+def view_of(number, array):
+    base = array if array.base is None else array.base
+    offset = array.__array_interface__["data"][0] - base.__array_interface__["data"][0]
+    return BufferView(number, offset, array.shape, array.strides, array.dtype)
+
+
+def relu_then_sum(commands, rows=5, columns=7):
+    """hidden = max(x @ w, 0); total = sum of each row of hidden."""
+    x, w = contiguous(0, 0, (rows, 3), F32), contiguous(1, 0, (3, columns), F32)
+    hidden, total = contiguous(2, 0, (rows, columns), F32), contiguous(3, 0, (rows, 1), F32)
+    element = load(0, "f32")
+    relu = elementwise("relu", ["f32"], element * 0.5 + 1.0)
+    summed = Loop("total", (Operand("f32"),), (Operand("f32", per_row=True),),
+                  (Stage(reductions=(Reduction("sum", element),)),), results=((0, reduction(0, "f32")),))  # fmt: skip
+    assert commands.matmul(x, w, hidden)
+    assert commands.kernel(Given(relu), hidden.shape, None, [hidden], [hidden])
+    assert commands.kernel(Given(summed), hidden.shape, (1,), [hidden], [total])
+    commands.finish()
+    return lambda arrays: ((arrays[0] @ arrays[1]) * 0.5 + 1).sum(1, keepdims=True)
+
+
+def arrays_for(rows=5, columns=7, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal((rows, 3)).astype(F32), rng.standard_normal((3, columns)).astype(F32),
+            np.empty((rows, columns), F32), np.empty((rows, 1), F32)]  # fmt: skip
+
+
+def test_a_list_is_launched_then_captured_then_replayed():
+    launcher = HostLauncher()
+    commands = CudaCommands(launcher)
+    expected = relu_then_sum(commands)
+    arrays = arrays_for()
+    for run in range(4):
+        arrays[0][...] = np.random.default_rng(run).standard_normal((5, 3))
+        with counted() as counts:
+            commands.run(arrays)
+        np.testing.assert_allclose(arrays[3], expected(arrays), rtol=1e-5)
+        assert (counts.graphs_captured, counts.graphs_replayed) == [(0, 0), (1, 0), (0, 1), (0, 1)][run]
+        assert counts.kernels_run == 2 and counts.matmuls_run == 1
+
+
+def test_a_graph_is_replayed_only_where_every_array_lies_as_it_did():
+    commands = CudaCommands(HostLauncher())
+    expected = relu_then_sum(commands)
+    sets = [arrays_for(seed=s) for s in range(3)]
+    for _ in range(3):
+        for arrays in sets:
+            arrays[3][...] = np.nan
+            commands.run(arrays)
+            np.testing.assert_allclose(arrays[3], expected(arrays), rtol=1e-5)
+    mixed = [sets[0][0], sets[1][1], sets[0][2], sets[0][3]]
+    with counted() as counts:
+        commands.run(mixed)
+    assert counts.graphs_replayed == 0
+    np.testing.assert_allclose(mixed[3], expected(mixed), rtol=1e-5)
+
+
+def test_a_list_whose_arrays_always_move_stops_capturing():
+    commands = CudaCommands(HostLauncher())
+    expected = relu_then_sum(commands)
+    kept = []
+    with counted() as counts:
+        for seed in range(120):
+            arrays = arrays_for(seed=seed)
+            kept.append(arrays)  # so that no address comes again
+            for _ in range(2):  # twice: it looks as if a graph would pay
+                commands.run(arrays)
+            np.testing.assert_allclose(arrays[3], expected(arrays), rtol=1e-5)
+    assert counts.graphs_captured <= 16
+
+
+def test_copies_fills_and_updates():
+    commands = CudaCommands(HostLauncher())
+    source = np.arange(12, dtype=F32).reshape(3, 4)
+    target, zeros = np.empty((4, 3), F32), np.ones((2, 5), np.int64)
+    weights = [np.arange(6, dtype=F32), np.arange(4, dtype=F32).reshape(2, 2)]
+    grads = [np.ones(6, F32), np.full((2, 2), 2, F32)]
+    rate = np.array([0.5], F32)
+    step = elementwise("sgd", ["f32", "f32", "f32"], load(0, "f32") - load(2, "f32") * load(1, "f32"))
+    assert commands.copy(view_of(0, source.T), view_of(1, target))
+    assert commands.fill(view_of(2, zeros), 0)
+    sets = [[view_of(3 + k, w), view_of(5 + k, g), view_of(3 + k, w)]
+            for k, (w, g) in enumerate(zip(weights, grads, strict=True))]  # fmt: skip
+    assert commands.update(Given(step), sets, view_of(7, rate))
+    commands.finish()
+    for count in (1, 2, 3):
+        commands.run([source, target, zeros, *weights, *grads, rate])
+        np.testing.assert_array_equal(weights[0], np.arange(6) - 0.5 * count)
+        np.testing.assert_array_equal(weights[1], np.arange(4).reshape(2, 2) - 1.0 * count)
+    np.testing.assert_array_equal(target, source.T)
+    assert not zeros.any()
+
+
+def laid_out(shape, how, dtype, rng):
+    """An array of a shape whose last two axes lie in one of several ways."""
+    *batch, rows, columns = shape
+    if how == "columns":
+        base = rng.standard_normal((*batch, columns, rows)).astype(dtype)
+        return base.swapaxes(-1, -2)
+    if how == "padded":
+        return rng.standard_normal((*batch, rows, columns + 3)).astype(dtype)[..., :columns]
+    if how == "broadcast":
+        return np.broadcast_to(rng.standard_normal((rows, columns)).astype(dtype), shape)
+    if how == "moved":
+        return np.moveaxis(rng.standard_normal((rows, *batch, columns)).astype(dtype), 0, -2)
+    return rng.standard_normal(shape).astype(dtype)
+
+
+WAYS = ("rows", "columns", "padded", "broadcast", "moved")
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("batch", [(), (3,), (2, 3), (2, 1, 3)])
+def test_products_of_all_layouts(batch, dtype):
+    rng = np.random.default_rng(0)
+    launcher = HostLauncher()
+    done = 0
+    for how_a, how_b, how_out in itertools.product(WAYS, WAYS, ("rows", "columns", "padded", "moved")):
+        for rows, inner, columns in ((4, 5, 6), (1, 3, 2), (3, 1, 1), (1, 1, 4)):
+            a = laid_out((*batch, rows, inner), how_a, dtype, rng)
+            b = laid_out((*batch, inner, columns), how_b, dtype, rng)
+            out = laid_out((*batch, rows, columns), how_out, dtype, rng)
+            before = out.copy()
+            for add in (False, True):
+                starts = [x.__array_interface__["data"][0] for x in (a, b, out)]
+                views = [BufferView(k, 0, x.shape, x.strides, x.dtype) for k, x in enumerate((a, b, out))]
+                try:
+                    calls = gemm_calls(*views, add)
+                except Unsuited:
+                    continue
+                done += 1
+                out[...] = before
+                for call, *places in calls:
+                    launcher.gemm(call, *[starts[number] + offset for number, offset in places])
+                wanted = a @ b + (before if add else 0)
+                np.testing.assert_allclose(out, wanted, rtol=1e-4 if dtype == "f4" else 1e-12, atol=1e-6)
+    assert done > 300
+
+
+def test_products_that_cublas_cannot_do_are_refused():
+    x = contiguous(0, 0, (4, 4), np.dtype(np.int64))
+    with pytest.raises(Unsuited):
+        gemm_calls(x, x, x, False)
+    y = BufferView(0, 0, (4, 4), (64, 8), F32)
+    commands = CudaCommands(HostLauncher())
+    assert not commands.matmul(y, y, contiguous(1, 0, (4, 4), F32))

@@ -1,0 +1,120 @@
+"""Functions that are not one record: what they make along the way is on the device of their input."""
+
+import numpy as np
+import pytest
+
+import wayfare as wf
+from wayfare.distributed.calls import numbers
+from wayfare.errors import AnomalyError, ExportError
+
+F = wf.nn.functional
+rnn = wf.nn.utils.rnn
+
+
+FUNCTIONS = {
+    "nonzero": lambda d: wf.nonzero(wf.tensor([0, 2, 1], device=d)),
+    "argwhere": lambda d: wf.argwhere(wf.tensor([[0, 2]], device=d)),
+    "unique": lambda d: wf.unique(wf.tensor([3, 1, 3], device=d), return_inverse=True, return_counts=True),
+    "unique_consecutive": lambda d: wf.unique_consecutive(wf.tensor([3, 3, 1], device=d)),
+    "masked_select": lambda d: wf.masked_select(wf.arange(4.0, device=d), wf.arange(4, device=d) > 1),
+    "masked_scatter": lambda d: (
+        wf.zeros(3, device=d).masked_scatter(wf.tensor([True, False, True], device=d), wf.ones(2, device=d))
+    ),
+    "masked_fill": lambda d: wf.zeros(3, device=d).masked_fill(wf.tensor([True, False, True], device=d), 2.0),
+    "histc": lambda d: wf.histc(wf.arange(4.0, device=d), 3),
+    "bincount": lambda d: wf.bincount(wf.tensor([0, 2, 2], device=d)),
+    "histogram": lambda d: wf.histogram(wf.arange(4.0, device=d), 2)[0],
+    "quantile": lambda d: wf.quantile(wf.arange(5.0, device=d), 0.3),
+    "median": lambda d: wf.median(wf.tensor([3.0, 1.0, 2.0], device=d)),
+    "mode": lambda d: wf.mode(wf.tensor([1, 2, 2], device=d)),
+    "topk": lambda d: wf.topk(wf.tensor([3.0, 1.0, 2.0], device=d), 2),
+    "cov": lambda d: wf.cov(wf.arange(6.0, device=d).reshape(2, 3)),
+    "pdist": lambda d: F.pdist(wf.arange(6.0, device=d).reshape(3, 2)),
+    "cdist": lambda d: wf.cdist(wf.eye(2, device=d), wf.eye(2, device=d)),
+    "combinations": lambda d: wf.combinations(wf.arange(3, device=d)),
+    "meshgrid": lambda d: wf.meshgrid(wf.arange(2, device=d), wf.arange(3, device=d)),
+    "repeat_interleave": lambda d: wf.repeat_interleave(wf.arange(3, device=d), wf.tensor([1, 0, 2], device=d)),
+    "scatter": lambda d: wf.zeros(3, device=d).scatter(0, wf.tensor([1], device=d), 2.0),
+    "scatter_reduce": lambda d: (
+        wf.zeros(3, device=d).scatter_reduce(
+            0, wf.tensor([1, 1], device=d), wf.ones(2, device=d), "mean", include_self=False)
+    ),
+    "index_fill": lambda d: wf.zeros(3, device=d).index_fill(0, wf.tensor([1], device=d), 2.0),
+    "matrix_rank": lambda d: wf.linalg.matrix_rank(wf.eye(3, device=d)),
+    "cond": lambda d: wf.linalg.cond(wf.eye(3, device=d), 1),
+    "norm": lambda d: wf.linalg.norm(wf.eye(3, device=d)),
+    "matrix_power": lambda d: wf.linalg.matrix_power(wf.eye(3, device=d) * 2, 3),
+    "interpolate": lambda d: F.interpolate(wf.arange(6.0, device=d).reshape(1, 1, 2, 3), size=(3, 4), mode="bicubic"),
+    "grid_sample": lambda d: (
+        F.grid_sample(
+            wf.ones(1, 1, 3, 3, device=d),
+            F.affine_grid(wf.eye(2, 3, device=d)[None], (1, 1, 3, 3), align_corners=True), align_corners=True)
+    ),
+    "one_hot": lambda d: F.one_hot(wf.tensor([0, 2], device=d)),
+    "avg_pool": lambda d: F.avg_pool2d(wf.ones(1, 1, 3, 3, device=d), 2, padding=1),
+    "ctc_loss": lambda d: (
+        F.ctc_loss(wf.zeros(5, 2, 4, device=d).log_softmax(2), wf.tensor([[1, 2], [3, 1]], device=d), (5, 5), (2, 2))
+    ),
+    "packed": lambda d: (
+        rnn.pad_packed_sequence(rnn.pack_padded_sequence(wf.ones(4, 2, 2, device=d), [2, 4], enforce_sorted=False))[0]
+    ),
+    "jacobian": lambda d: wf.func.jacrev(lambda v: v * v)(wf.ones(2, device=d)),
+    "jvp": lambda d: wf.func.jvp(wf.sin, (wf.ones(2, device=d),), (wf.ones(2, device=d),)),
+    "hessian": lambda d: wf.func.hessian(lambda v: (v**3).sum())(wf.ones(2, device=d)),
+    "clamp": lambda d: wf.arange(4.0, device=d).clamp(1, 2),
+    "where": lambda d: wf.where(wf.arange(3, device=d) > 0, 1.0, wf.zeros(3, device=d)),
+    "cumulative": lambda d: wf.cummax(wf.tensor([1.0, 3.0, 2.0], device=d), 0),
+    "einsum": lambda d: wf.einsum("ij,kj->ik", wf.eye(2, device=d), wf.eye(2, device=d)),
+    "half": lambda d: (wf.ones(3, device=d).half() * 2).softmax(-1),
+    "resize_": lambda d: wf.arange(3.0, device=d).resize_(2),
+    "cond_": lambda d: wf.cond(wf.ones((), device=d) > 0, lambda a: a + 1, lambda a: a, (wf.ones(2, device=d),)),
+}  # fmt: skip
+
+
+def tensors_of(value):
+    return [value] if isinstance(value, wf.Tensor) else [t for part in value for t in tensors_of(part)]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_stays_on_the_device(cuda, name):
+    there, here = (tensors_of(FUNCTIONS[name](d)) for d in ("cuda", "cpu"))
+    for got, want in zip(there, here, strict=True):
+        assert got.is_cuda, got
+        np.testing.assert_allclose(got.cpu().numpy(), want.numpy(), rtol=1e-5)
+
+
+def test_draws_in_place(cuda):
+    x = wf.empty(3, 3, device="cuda")
+    for draw in (x.normal_, x.uniform_, x.bernoulli_, x.exponential_):
+        assert draw().is_cuda
+    for fill in (wf.nn.init.kaiming_normal_, wf.nn.init.orthogonal_, wf.nn.init.trunc_normal_, wf.nn.init.eye_):
+        assert fill(x) is x and x.is_cuda
+
+
+def test_gradcheck_and_comparisons(cuda):
+    x = wf.rand(3, dtype=wf.float64, device="cuda").requires_grad_()
+    assert wf.testing.gradcheck(lambda v: (v * v).exp(), (x,))
+    wf.testing.assert_close(x, x.clone())
+    assert wf.allclose(x, x) and wf.equal(x, x)
+
+
+def test_anomaly_mode_names_the_op(cuda):
+    with pytest.raises(AnomalyError, match="log: made a NaN at index"), wf.autograd.detect_anomaly():
+        wf.log(wf.tensor([-1.0], device="cuda", requires_grad=True)).sum().backward()
+
+
+def test_a_profile_and_a_graph(cuda):
+    layer = wf.nn.Linear(2, 2).cuda()
+    with wf.profile() as profile:
+        y = layer(wf.ones(1, 2, device="cuda")).sum()
+        y.backward()
+    assert "linear" in str(profile) and "linear" in str(wf.graph(y))
+
+
+def test_what_is_refused_says_what_to_do(cuda, tmp_path):
+    layer, x = wf.nn.Linear(2, 2).cuda(), wf.ones(1, 2, device="cuda")
+    for export in (wf.onnx.export, wf.export):
+        with pytest.raises(ExportError, match=r"is on cuda:0, and export runs on the CPU .*\.cpu\(\) first"):
+            export(layer, (x,), tmp_path / "m.onnx")
+    with pytest.raises(TypeError, match=r"all_reduce: the tensor is on cuda:0, .*Give a copy with \.cpu\(\)"):
+        numbers(x, "all_reduce")

@@ -1,0 +1,1 @@
+from wayfare.compat.accelerator import *

@@ -1,0 +1,1 @@
+from wayfare.api.amp import *

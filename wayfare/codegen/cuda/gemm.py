@@ -1,0 +1,181 @@
+"""Matrix products on a GPU: views of buffers as calls of cuBLAS.
+
+cuBLAS has matrices in column order. A matrix whose rows are contiguous is its own transpose there, so `out = a @ b` is
+asked for as `out.T = b.T @ a.T`, and nothing is copied. A batch is one call if one step leads from each matrix to the
+next.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from wayfare.codegen.loop.expr import OF_NUMPY
+from wayfare.codegen.runtime.command import BufferView, Shape, Unsuited
+from wayfare.core.config import settings
+
+# The dtypes that cuBLAS multiplies.
+FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
+# The most calls for one batch whose matrices do not follow each other by one step.
+_MOST_CALLS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """One call: `batch` products of a (rows × inner) and a (inner × columns) matrix.
+
+    `turned_a` says that the columns of the first matrix are contiguous, not its rows; the leading dimension is the step
+    between its rows (or columns). The rows of the result are contiguous. All steps count elements.
+    """
+
+    dtype: str
+    rows: int
+    columns: int
+    inner: int
+    turned_a: bool
+    turned_b: bool
+    leading: tuple[int, int, int]
+    batch: int
+    steps: tuple[int, int, int]
+    add: bool
+
+
+# Where a matrix lies: the number of a buffer and an offset in bytes.
+Place = tuple[int, int]
+
+
+def gemm_calls(
+    a: BufferView, b: BufferView, out: BufferView, add: bool, most: int = _MOST_CALLS
+) -> list[tuple[Gemm, Place, Place, Place]]:
+    """The calls for `out = a @ b` (`out += a @ b`) of matrices and batches of them, each with the places of its two
+    matrices and its result. Raises Unsuited where cuBLAS cannot read or write them as they lie."""
+    dtype = OF_NUMPY.get(out.dtype, "")
+    if dtype not in FLOATS or a.dtype != out.dtype or b.dtype != out.dtype:
+        raise Unsuited
+    if len(a.shape) < 2 or len(b.shape) < 2 or a.shape[-1] == 0 or 0 in out.shape:
+        raise Unsuited
+    if _leading(out)[0]:  # the columns of the result are contiguous: multiply the transposed matrices
+        a, b, out = _transposed(b), _transposed(a), _transposed(out)
+    turned_a, leading_a = _leading(a)
+    turned_b, leading_b = _leading(b)
+    batch = out.shape[:-2]
+    views = (a, b, out)
+    steps = [_batch_steps(view, batch) for view in views]
+    size, (step_a, step_b, step_out), outer = _one_step(batch, steps, most)
+    call = Gemm(
+        dtype, out.shape[-2], out.shape[-1], a.shape[-1], turned_a, turned_b, (leading_a, leading_b, _leading(out)[1]),
+        size, (step_a, step_b, step_out), add,
+    )  # fmt: skip
+    found = []
+    for at in product(*(range(batch[axis]) for axis in outer)):
+        skips = [sum(i * own[axis] for i, axis in zip(at, outer, strict=True)) for own in steps]
+        first, second, target = (
+            (v.object, v.offset + skip * out.dtype.itemsize) for v, skip in zip(views, skips, strict=True)
+        )
+        found.append((call, first, second, target))
+    return found
+
+
+def _transposed(view: BufferView) -> BufferView:
+    shape, strides = view.shape, view.strides
+    return view.view((*shape[:-2], shape[-1], shape[-2]), (*strides[:-2], strides[-1], strides[-2]))
+
+
+def _leading(view: BufferView) -> tuple[bool, int]:
+    """Are the columns of a matrix contiguous (and not its rows)? And the step between rows (columns), in elements."""
+    rows, columns = view.shape[-2:]
+    item = view.dtype.itemsize
+    down, across = view.strides[-2:]
+    if (across == item or columns == 1) and (rows == 1 or (down >= columns * item and down % item == 0)):
+        return False, max(columns, down // item if rows > 1 else columns)
+    if (down == item or rows == 1) and (columns == 1 or (across >= rows * item and across % item == 0)):
+        return True, max(rows, across // item if columns > 1 else rows)
+    raise Unsuited
+
+
+def _batch_steps(view: BufferView, batch: Shape) -> list[int]:
+    """The step along each axis of the batch, in elements; 0 where the operand is broadcast."""
+    item = view.dtype.itemsize
+    own, strides = view.shape[:-2], view.strides[:-2]
+    missing = len(batch) - len(own)
+    steps = [0] * missing + [0 if n == 1 else s // item for n, s in zip(own, strides, strict=True)]
+    if missing < 0 or any(n not in (1, m) for n, m in zip(own, batch[missing:], strict=True)):
+        raise Unsuited
+    if any(s % item for n, s in zip(own, strides, strict=True) if n > 1):
+        raise Unsuited
+    return steps
+
+
+def _one_step(batch: Shape, steps: list[list[int]], most: int) -> tuple[int, list[int], list[int]]:
+    """(how many matrices one call multiplies, its steps, the axes that are left for a loop over calls)."""
+    size, step = 1, [0, 0, 0]
+    outer: list[int] = []
+    for axis in reversed(range(len(batch))):
+        n = batch[axis]
+        if n == 1:
+            continue
+        here = [own[axis] for own in steps]
+        if not outer and size == 1:
+            size, step = n, here
+        elif not outer and here == [s * size for s in step]:
+            size *= n
+        else:
+            outer.insert(0, axis)
+    if int(np.prod([batch[axis] for axis in outer], dtype=np.int64)) > most:
+        raise Unsuited
+    return size, step, outer
+
+
+def matmul(launcher: Any, a: Any, b: Any) -> Any:
+    """The product of matrices, or of batches of them that broadcast, on device arrays of one dtype of FLOATS."""
+    shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+    out = launcher.empty(shape, a.dtype)
+    if 0 in shape or a.shape[-1] == 0:
+        out[...] = 0
+        return out
+    try:
+        calls = gemm_calls(_view(0, a), _view(1, b), _view(2, out), False)
+    except Unsuited:  # as contiguous copies, which may take one call for each matrix of the batch
+        a, b = a.copy("C"), b.copy("C")
+        calls = gemm_calls(_view(0, a), _view(1, b), _view(2, out), False, math.prod(shape[:-2]))
+    starts = [launcher.pointer(x) for x in (a, b, out)]
+    for call, *places in calls:
+        x, y, z = [starts[number] + offset for number, offset in places]
+        launcher.gemm(call, x, y, z)
+    return out
+
+
+def _view(number: int, array: Any) -> BufferView:
+    return BufferView(number, 0, array.shape, array.strides, array.dtype)
+
+
+# What cuBLAS calls the dtypes (cudaDataType_t), and what it computes in (cublasComputeType_t).
+_TYPES = {"f32": 0, "f64": 1, "f16": 2, "bf16": 14}
+_IN_FLOAT, _IN_DOUBLE, _IN_TF32 = 68, 70, 77
+_DEFAULT_ALGORITHM = -1
+
+
+class Cublas:
+    """Calls of cuBLAS by CuPy, in the current stream."""
+
+    def __init__(self, library: Any, handle: Any) -> None:
+        self._call, self._handle = library.gemmStridedBatchedEx, handle
+        # Factors lie on the host: 1, and 0 or 1 for what is there already.
+        self._factors = {kind: np.array([0, 1], kind) for kind in (np.float32, np.float64)}
+
+    def __call__(self, g: Gemm, a: int, b: int, out: int) -> None:
+        """Multiply matrices at these addresses."""
+        kind = _TYPES[g.dtype]
+        factors = self._factors[np.float64 if g.dtype == "f64" else np.float32]
+        one, zero = factors.ctypes.data + factors.itemsize, factors.ctypes.data
+        short = settings.allow_tf32 and g.dtype == "f32"
+        compute = _IN_DOUBLE if g.dtype == "f64" else _IN_TF32 if short else _IN_FLOAT
+        self._call(
+            self._handle(), int(g.turned_b), int(g.turned_a), g.columns, g.rows, g.inner, one,
+            b, kind, g.leading[1], g.steps[1], a, kind, g.leading[0], g.steps[0], one if g.add else zero,
+            out, kind, g.leading[2], g.steps[2], g.batch, compute, _DEFAULT_ALGORITHM,
+        )  # fmt: skip

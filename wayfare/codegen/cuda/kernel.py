@@ -1,0 +1,359 @@
+"""Kernels on a GPU: loops called on device arrays, as `codegen.runtime.kernel` calls them on NumPy arrays.
+
+    kernel = build(loop, launcher)
+    (out,) = kernel([x, y])                 # a loop without rows: the arrays broadcast against each other
+    outs = kernel.rows([x, bias], axis=-1)  # a loop over rows that run along an axis
+    print(kernel.source, kernel.text)
+
+Text does not depend on sizes. It is written and compiled for a layout at its first use. The launches for arrays of
+given shapes and strides are cached: a later call fills in addresses and launches.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from wayfare.codegen.cuda import layout as layouts
+from wayfare.codegen.cuda.launch import Launcher
+from wayfare.codegen.cuda.layout import Arrangement, Launch, Layout
+from wayfare.codegen.cuda.nest import check_known, fields, kernel_name, text
+from wayfare.codegen.loop.call import broadcast, check_outputs, no_arrays, not_elementwise, row_axes, row_shapes
+from wayfare.codegen.loop.expr import NUMPY
+from wayfare.codegen.loop.language import Loop, exact, source, validate
+from wayfare.codegen.math.library import KNOWN
+from wayfare.core.counters import COUNTERS
+from wayfare.core.errors import LoopError
+
+# How many kernels are cached for one launcher.
+_KERNELS = 4096
+# How many plans are cached for one kernel. Programs with more change their shapes all the time.
+_PLANS = 512
+# Reductions that have no value for an empty row.
+_NOT_EMPTY = frozenset({"max", "min", "argmax", "argmin"})
+# Tables of partial results begin at multiples of this.
+_TABLE_STEP = 16
+
+
+class _Step:
+    """One launch of a plan, ready but for the addresses."""
+
+    __slots__ = ("block", "function", "grid", "kind", "tables", "words")
+
+    def __init__(self, loop: Loop, launch: Launch, function: Any) -> None:
+        self.function, self.grid, self.block = function, launch.grid, launch.block
+        operands = len(loop.inputs) + len(loop.outputs)
+        names = fields(loop, launch.layout)
+        self.tables = slice(operands, operands + sum(name.startswith("table") for name in names))
+        words = [0] * operands + [0 if name.startswith("table") else launch.values[name] for name in names]
+        self.kind = ctypes.c_int64 * len(words)
+        self.words = self.kind(*words)
+
+
+class Plan:
+    """How to run a loop on arrays of given shapes and strides.
+
+    `made` are the shapes of new outputs. `masks` has the bits that must be zero in the addresses, where elements are
+    loaded in groups; arrays that lie otherwise have a plan of their own, without groups.
+    """
+
+    __slots__ = ("_launcher", "_offsets", "_operands", "_steps", "made", "masks", "workspace")
+
+    def __init__(self, loop: Loop, arranged: Arrangement, launcher: Launcher, functions: Sequence[Any]) -> None:
+        self._launcher = launcher
+        self._operands = len(loop.inputs) + len(loop.outputs)
+        self._steps = [_Step(loop, launch, f) for launch, f in zip(arranged.launches, functions, strict=True)]
+        self.made: tuple[tuple[int, ...], ...] = ()
+        grouped = any(launch.layout.vector > 1 for launch in arranged.launches)
+        self.masks = tuple(a - 1 for a in arranged.alignment) if grouped else ()
+        self._offsets: list[int] = []
+        self.workspace = 0
+        for size in arranged.tables:
+            self._offsets.append(self.workspace)
+            self.workspace += -(-size // _TABLE_STEP) * _TABLE_STEP
+
+    def fits(self, pointers: Sequence[int]) -> bool:
+        """Are these addresses aligned as the plan needs it?"""
+        masks = self.masks
+        return not masks or not any([pointer & mask for pointer, mask in zip(pointers, masks, strict=True)])
+
+    def run(self, pointers: Sequence[int], workspace: int | None = None) -> None:
+        """Launch on operands at these addresses. `workspace` is the address of `self.workspace` bytes of memory, for
+        callers that keep such; None: memory is allocated."""
+        COUNTERS.kernels_run += 1
+        launcher, operands = self._launcher, self._operands
+        memory: Any = None
+        tables: list[int] = []
+        if self.workspace:
+            if workspace is None:
+                # Free again when the call ends: a later kernel in the stream that gets it waits for this one.
+                memory = launcher.empty((self.workspace,), np.dtype(np.uint8))
+                workspace = launcher.pointer(memory)
+            tables = [workspace + offset for offset in self._offsets]
+        for step in self._steps:
+            # A copy: another thread may run the same plan.
+            words: Any = step.kind.from_buffer_copy(step.words)
+            words[:operands] = pointers
+            if tables:
+                words[step.tables] = tables
+            launcher.launch(step.function, step.grid, step.block, 0, words)
+
+
+class CudaKernel:
+    """A loop, and its plans for the layouts met so far."""
+
+    def __init__(self, loop: Loop, launcher: Launcher) -> None:
+        validate(loop, KNOWN)
+        check_known(loop)
+        self.loop, self.launcher = loop, launcher
+        self.name = loop.name
+        self._inputs = len(loop.inputs)
+        self._dtypes = tuple(NUMPY[o.dtype] for o in (*loop.inputs, *loop.outputs))
+        self._itemsizes = tuple(d.itemsize for d in self._dtypes)
+        self._elementwise = loop.elementwise
+        self._texts: dict[Layout, str] = {}
+        self._plans: dict[Any, Plan] = {}
+        # By the inputs alone, for calls that create their outputs.
+        self._plans_of_new: dict[Any, Plan] = {}
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.name}>"
+
+    # -- inspection
+
+    @property
+    def source(self) -> str:
+        """The loop as text."""
+        return source(self.loop)
+
+    @property
+    def text(self) -> str:
+        """The CUDA C for the layouts met so far."""
+        return "\n".join(self._texts.values())
+
+    def texts(self, inputs: Sequence[Any], axis: int | tuple[int, ...] | None = None,
+              outputs: Sequence[Any] | None = None) -> list[str]:  # fmt: skip
+        """The texts of the kernels that a call on arrays like these may need. Nothing is compiled."""
+        shape = broadcast(self.loop, inputs)
+        axes = None if axis is None else row_axes(self.loop, axis, len(shape))
+        shapes = [shape] * len(self.loop.outputs) if axes is None else row_shapes(self.loop, inputs, shape, axes)[1]
+        made = [[_contiguous(s, size) for s, size in zip(shapes, self._itemsizes[self._inputs :], strict=True)]]
+        if outputs is not None:
+            made.append([a.strides for a in outputs])
+        elif all(a.flags.f_contiguous for a in inputs):
+            made.append([s[::-1] for s in (_contiguous(shape[::-1], n) for n in self._itemsizes[self._inputs :])])
+        found: dict[str, None] = {}
+        for own in made:
+            strides, sizes = [*(a.strides for a in inputs), *own], [*(a.shape for a in inputs), *shapes]
+            for aligned in (True, False):
+                for launch in self._arranged(shape, axes, sizes, strides, aligned).launches:
+                    found[self._text(launch.layout)] = None
+        return list(found)
+
+    # -- running
+
+    def __call__(self, inputs: Sequence[Any], outputs: Sequence[Any] | None = None) -> list[Any]:
+        """Run an elementwise loop on arrays that broadcast against each other; writes to `outputs` if given."""
+        if outputs is None:
+            try:
+                key = tuple([(a.shape, a.strides) for a in inputs])
+            except (AttributeError, TypeError):
+                raise no_arrays(self.loop, inputs) from None
+            outs = self._rerun(key, inputs)
+            if outs is not None:
+                return outs
+        if not self._elementwise:
+            raise not_elementwise(self.loop)
+        shape = broadcast(self.loop, inputs)
+        if outputs is None:
+            outs = self._new_outputs(inputs, shape)
+        else:
+            outs = self._given(inputs, outputs, [shape] * len(self.loop.outputs), in_place=True)
+        if 0 not in shape:
+            plan = self._run(inputs, outs, shape, None)
+            if outputs is None and all(o.flags.c_contiguous for o in outs):
+                self._remember(key, plan, outs)
+        return _hand_over(outs, outputs)
+
+    def rows(
+        self, inputs: Sequence[Any], axis: int | tuple[int, ...], outputs: Sequence[Any] | None = None
+    ) -> list[Any]:
+        """Run the loop on the rows along `axis` (or adjacent axes); per-row outputs have size 1 there."""
+        if outputs is None:
+            try:
+                key = (axis, *[(a.shape, a.strides) for a in inputs])
+            except (AttributeError, TypeError):
+                raise no_arrays(self.loop, inputs) from None
+            outs = self._rerun(key, inputs)
+            if outs is not None:
+                return outs
+        shape = broadcast(self.loop, inputs)
+        axes = row_axes(self.loop, axis, len(shape))
+        short, shapes = row_shapes(self.loop, inputs, shape, axes)
+        if outputs is None:
+            outs = [self.launcher.empty(s, d) for s, d in zip(shapes, self._dtypes[self._inputs :], strict=True)]
+        else:
+            outs = self._given(inputs, outputs, shapes, in_place=False)
+        if 0 not in short:
+            if 0 in shape and any(f.kind in _NOT_EMPTY for f in self.loop.reductions):
+                raise LoopError(f"loop {self.name}: an empty row has no largest or smallest value")
+            plan = self._run(inputs, outs, shape, axes)
+            if outputs is None:
+                self._remember(key, plan, outs)
+        return _hand_over(outs, outputs)
+
+    def into(
+        self, inputs: Sequence[Any], outputs: list[Any], shape: tuple[int, ...], axes: tuple[int, ...] | None = None
+    ) -> list[Any]:
+        """Run over a `shape` without zeros, without the checks of `kernel(inputs, outputs)` and `rows`: the caller
+        knows that the outputs have the right shapes and no forbidden overlaps."""
+        self._run(inputs, outputs, shape, axes)
+        return outputs
+
+    def plan_of(self, arrays: Sequence[Any], shape: tuple[int, ...], axes: tuple[int, ...] | None) -> Plan:
+        """The plan for these inputs and outputs, for callers that keep it and launch it themselves."""
+        sizes, strides = tuple([a.shape for a in arrays]), tuple([a.strides for a in arrays])
+        plan = self.plan(sizes, strides, shape, axes, True)
+        if plan.fits([self.launcher.pointer(a) for a in arrays]):
+            return plan
+        return self.plan(sizes, strides, shape, axes, False)
+
+    def _rerun(self, key: Any, inputs: Sequence[Any]) -> list[Any] | None:
+        """Run a cached plan on arrays of the same layout; None if there is none, or dtypes or alignment differ."""
+        plan = self._plans_of_new.get(key)
+        if plan is None:
+            return None
+        pointer, dtypes = self.launcher.pointer, self._dtypes
+        pointers = []
+        for array, dtype in zip(inputs, dtypes, strict=False):
+            if array.dtype is not dtype and array.dtype != dtype:
+                return None
+            pointers.append(pointer(array))
+        empty = self.launcher.empty
+        outs = [empty(shape, dtype) for shape, dtype in zip(plan.made, dtypes[self._inputs :], strict=True)]
+        pointers += [pointer(a) for a in outs]
+        if not plan.fits(pointers):
+            return None
+        plan.run(pointers)
+        return outs
+
+    def _remember(self, key: Any, plan: Plan, outs: Sequence[Any]) -> None:
+        if len(self._plans_of_new) >= _PLANS:
+            self._plans_of_new.clear()
+        plan.made = tuple(o.shape for o in outs)
+        self._plans_of_new[key] = plan
+
+    def _run(self, inputs: Sequence[Any], outs: Sequence[Any], shape: tuple[int, ...], axes: Any) -> Plan:
+        arrays = (*inputs, *outs)
+        for array, dtype in zip(arrays, self._dtypes, strict=True):
+            if array.dtype != dtype:
+                raise LoopError(f"loop {self.name}: an array of {array.dtype} was given for one of {dtype}")
+        plan = self.plan_of(arrays, shape, axes)
+        plan.run([self.launcher.pointer(a) for a in arrays])
+        return plan
+
+    def plan(
+        self, sizes: tuple[Any, ...], strides: tuple[Any, ...], shape: tuple[int, ...], axes: Any, aligned: bool
+    ) -> Plan:
+        """How to run on operands of these shapes and strides, over `shape`, with rows along `axes`. An `aligned` plan
+        may need addresses that its `masks` allow."""
+        key = (axes, shape, sizes, strides, aligned)
+        plan = self._plans.get(key)
+        if plan is None:
+            arranged = self._arranged(shape, axes, sizes, strides, aligned)
+            functions = []
+            for launch in arranged.launches:
+                functions.append(
+                    self.launcher.compile(self._text(launch.layout))[kernel_name(self.loop, launch.layout)]
+                )
+            if len(self._plans) >= _PLANS:
+                self._plans.clear()
+            plan = self._plans[key] = Plan(self.loop, arranged, self.launcher, functions)
+        return plan
+
+    def _arranged(self, shape: tuple[int, ...], axes: Any, sizes: Any, strides: Any, aligned: bool) -> Arrangement:
+        limits = self.launcher.limits
+        if axes is None or (self._elementwise and 0 not in shape):
+            return layouts.elements(self.loop, shape, sizes, strides, self._itemsizes, limits, aligned)
+        return layouts.rows(self.loop, shape, axes, sizes, strides, self._itemsizes, limits, aligned)
+
+    def _text(self, layout: Layout) -> str:
+        found = self._texts.get(layout)
+        if found is None:
+            found = self._texts[layout] = text(self.loop, layout)
+        return found
+
+    # -- outputs
+
+    def _new_outputs(self, inputs: Sequence[Any], shape: tuple[int, ...]) -> list[Any]:
+        dtypes = self._dtypes[self._inputs :]
+        if len(shape) > 1 and not inputs[0].flags.c_contiguous and all(a.flags.f_contiguous for a in inputs):
+            # Fortran order if all inputs have it, as in NumPy.
+            return [self.launcher.empty(shape[::-1], d).T for d in dtypes]
+        return [self.launcher.empty(shape, d) for d in dtypes]
+
+    def _given(self, inputs: Sequence[Any], outputs: Sequence[Any], shapes: Sequence[Any], in_place: bool) -> list[Any]:
+        """The arrays to write to: those given, or temporaries where a write could destroy unread input."""
+        check_outputs(self.loop, outputs, shapes, self._dtypes[self._inputs :])
+        pointer = self.launcher.pointer
+        read, written = [_reach(a, pointer(a)) for a in inputs], [_reach(a, pointer(a)) for a in outputs]
+        out = []
+        for number, array in enumerate(outputs):
+            # An elementwise loop may write over the element it has read. With rows it may be read again later.
+            safe = all(
+                not _overlap(reach, written[number])
+                or (in_place and a.shape == array.shape and a.strides == array.strides and pointer(a) == pointer(array))
+                for a, reach in zip(inputs, read, strict=True)
+            ) and not any(_overlap(other, written[number]) for k, other in enumerate(written) if k != number)
+            overlapping = 0 in array.strides and array.size > 1
+            out.append(array if safe and not overlapping else self.launcher.empty(array.shape, array.dtype))
+        return out
+
+
+_kernels: WeakKeyDictionary[Any, dict[str, CudaKernel]] = WeakKeyDictionary()
+
+
+def build(loop: Loop, launcher: Launcher) -> CudaKernel:
+    """The kernel of a loop on a launcher's device. Equal loops share one kernel."""
+    known = _kernels.setdefault(launcher, {})
+    key = exact(loop)
+    found = known.get(key)
+    if found is None:
+        if len(known) >= _KERNELS:
+            known.clear()
+        found = known[key] = CudaKernel(loop, launcher)
+    return found
+
+
+def _hand_over(outs: list[Any], outputs: Sequence[Any] | None) -> list[Any]:
+    if outputs is None:
+        return outs
+    for made, wanted in zip(outs, outputs, strict=True):
+        if made is not wanted:
+            wanted[...] = made
+    return list(outputs)
+
+
+def _contiguous(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """The byte strides of an array in C order."""
+    strides, step = [], itemsize
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def _reach(array: Any, address: int) -> tuple[int, int]:
+    """The first byte of an array's memory, and the one after its last."""
+    if array.size == 0:
+        return address, address
+    steps = [stride * (size - 1) for size, stride in zip(array.shape, array.strides, strict=True)]
+    return address + sum(s for s in steps if s < 0), address + sum(s for s in steps if s > 0) + array.itemsize
+
+
+def _overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
+    return a[0] < b[1] and b[0] < a[1]

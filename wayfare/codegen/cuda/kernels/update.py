@@ -1,0 +1,86 @@
+"""An elementwise loop over many sets of arrays in one launch: the step of an optimiser over all parameters.
+
+    update(launcher, loop, sets, numbers)
+
+Each set lists the arrays of the loop's inputs but the last ones, then those of its outputs (which may be the inputs
+themselves); all are C-contiguous and of one size. The last inputs are the scalars in `numbers`. Addresses and sizes are
+part of the kernel's parameter: nothing is copied to the device before the launch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from wayfare.codegen.cuda.expr import Body
+from wayfare.codegen.cuda.functions import is_built_in
+from wayfare.codegen.cuda.kernels.routine import THREADS, kernel_text, run
+from wayfare.codegen.cuda.launch import Launcher
+from wayfare.codegen.cuda.layout import Layout
+from wayfare.codegen.cuda.nest import kernel_name
+from wayfare.codegen.cuda.types import loaded, memory
+from wayfare.codegen.loop.expr import Expr
+from wayfare.codegen.loop.language import Loop
+from wayfare.codegen.math.library import lowered
+
+# Elements of one block, and the most words of a kernel's parameter (CUDA allows 4095).
+_CHUNK = 4 * THREADS
+_MOST_WORDS = 3584
+
+
+@lru_cache(256)
+def update_text(loop: Loop, numbers: int, room: int) -> tuple[str, str]:
+    """The name and the text of a kernel for up to `room` sets."""
+    plain = lowered(loop, is_built_in)
+    arrays = len(loop.inputs) - numbers
+    operands = arrays + len(loop.outputs)
+
+    def leaf(e: Expr) -> str:
+        if e.value >= arrays:
+            return f"({e.dtype})a.numbers[{e.value - arrays}]"
+        return loaded(e.dtype, f"((const {memory(e.dtype)}*)set[{e.value}])[i]")
+
+    body = Body(leaf)
+    values = [(k, body.value(v)) for k, v in plain.stages[0].stores]
+    stores = [f"(({memory(loop.outputs[k].dtype)}*)set[{arrays + k}])[i] = {value};" for k, value in values]
+    statements = "\n    ".join([*body.lines, *stores])
+    name = f"{kernel_name(loop, Layout('elements', 0, 1, True))}_{numbers}_{room}"
+    # Set s has the blocks first[s] … first[s + 1] - 1.
+    text = f"""  i32 low = 0, high = (i32)a.sets;
+  while (high - low > 1) {{
+    const i32 middle = (low + high) / 2;
+    if (a.first[middle] <= (i64)blockIdx.x) low = middle; else high = middle;
+  }}
+  char* const* const set = a.arrays + low * {operands};
+  const i64 begin = ((i64)blockIdx.x - a.first[low]) * {_CHUNK};
+  const i64 end = a.sizes[low] - begin < {_CHUNK} ? a.sizes[low] : begin + {_CHUNK};
+  for (i64 i = begin + threadIdx.x; i < end; i += blockDim.x) {{
+    {statements}
+  }}
+"""
+    fields = ("i64 sets", f"f64 numbers[{max(numbers, 1)}]", f"i64 first[{room}]", f"i64 sizes[{room}]",
+              f"char* arrays[{room * operands}]")  # fmt: skip
+    return name, kernel_text(name, fields, text)
+
+
+def update(launcher: Launcher, loop: Loop, sets: Sequence[Sequence[Any]], numbers: Sequence[float]) -> None:
+    """Run an elementwise loop over all sets; more launches only where the parameter would be too large."""
+    operands = len(loop.inputs) - len(numbers) + len(loop.outputs)
+    most = (_MOST_WORDS - 1 - len(numbers)) // (operands + 2)
+    filled = [s for s in sets if math.prod(s[0].shape)]
+    for begin in range(0, len(filled), most):
+        chosen = filled[begin : begin + most]
+        room = min(most, 1 << (len(chosen) - 1).bit_length())
+        name, text = update_text(loop, len(numbers), room)
+        sizes = [math.prod(s[0].shape) for s in chosen]
+        first, blocks = [], 0
+        for size in sizes:
+            first.append(blocks)
+            blocks += -(-size // _CHUNK)
+        empty = [0] * (room - len(chosen))
+        addresses = [launcher.pointer(a) for s in chosen for a in s]
+        given = [float(n) for n in numbers] or [0.0]
+        words = [len(chosen), *given, *first, *empty, *sizes, *empty, *addresses, *empty * operands]
+        run(launcher, text, name, (blocks,), (THREADS,), words)

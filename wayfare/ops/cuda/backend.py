@@ -1,0 +1,408 @@
+"""`CudaBackend`: arrays of CuPy, and how records run on them.
+
+Elementwise records and reductions become loops, and loops become kernels (`kernel`); where there is no kernel, CuPy's
+own functions do. Nothing here waits for the device, but for values that Python reads.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from wayfare.codegen.cuda.commands import CudaCommands
+from wayfare.codegen.cuda.gemm import FLOATS, matmul
+from wayfare.codegen.cuda.kernel import build
+from wayfare.codegen.cuda.kernels.update import update
+from wayfare.codegen.cuda.launch import CupyLauncher, Launcher
+from wayfare.codegen.cuda.numbers import write_numbers
+from wayfare.codegen.loop.expr import OF_NUMPY
+from wayfare.codegen.routines.reductions import reduce_by, reducing_loop
+from wayfare.core.device import Array, Backend, Device
+from wayfare.core.errors import OperationError, OutOfMemoryError, WayfareError
+from wayfare.core.format import bytes_text
+from wayfare.core.op import REGISTRY, ByName, Op, joint
+from wayfare.core.write_clock import owner_of
+from wayfare.ir.formulas import in_single
+from wayfare.ir.fuse.composite import Composite
+from wayfare.ir.fuse.elementwise import ElementwiseLoops, LargeGradients
+from wayfare.ops.cuda import (  # noqa: F401 - they say how records run there
+    contraction,
+    draws,
+    indexing,
+    movement,
+    reduction,
+    windows,
+)
+from wayfare.ops.cuda.functions import functions_of
+from wayfare.ops.cuda.table import ON_HOST, OVERRIDES, way
+
+# Constants that are kept, and checks that may wait for the next read.
+_CONSTANTS, _WAITING = 1024, 64
+_INSTALL = 'Install it with pip install "wayfare[cuda]".'
+
+
+class CudaOps(ByName):
+    """Ops by name on arrays of CuPy: nothing is recorded. What rules make with NumPy is copied to the device."""
+
+    differentiable = False
+
+    def __init__(self, backend: CudaBackend) -> None:
+        self._backend = backend
+
+    def _bind(self, op: Op) -> Any:
+        backend = self._backend
+        forward = backend.forward_of(op)
+
+        def call(*given: Any, **attrs: Any) -> Any:
+            return forward(*[a if a.__class__ is backend.array else backend.operand(a, given) for a in given], **attrs)
+
+        return call
+
+
+class CudaBackend(Backend):
+    """CUDA through CuPy."""
+
+    type = "cuda"
+    # Makes what kernels are launched with, for the current device. None: there are no kernels, CuPy's functions do.
+    new_launcher: Callable[[], Launcher] | None = CupyLauncher
+
+    def __init__(self) -> None:
+        self.xp = _import("cupy")
+        self.math = functions_of(self.xp, _import("cupyx.scipy.special"))
+        self.array = self.xp.ndarray
+        self.count = _device_count(self.xp)
+        self.ops = CudaOps(self)
+        self.out_of_memory: Any = self.xp.cuda.memory.OutOfMemoryError
+        self._forwards: dict[Op, Callable[..., Any]] = {}
+        self._gradients: dict[Op, LargeGradients] = {}
+        self._launchers: dict[int, Launcher] = {}
+        self._constants: dict[Any, Any] = {}
+        self._numbers: dict[int, Array] = {}
+        self._waiting: list[tuple[Any, WayfareError]] = []
+        self._pinned: dict[int, Any] = {}
+        self._process = os.getpid()
+
+    def check(self, index: int | None) -> None:
+        """Raise, with what to do, if there is no such device here, or if this is a fork of a process that used it."""
+        if os.getpid() != self._process:
+            raise OperationError("device: CUDA was started before this process was forked, and cannot be used in it",
+                                 fix="Start processes with the method 'spawn', or use CUDA only in them.")  # fmt: skip
+        if index is not None and not 0 <= index < self.count:
+            raise OperationError(f"device: there is no 'cuda:{index}', this machine has {self.count} CUDA devices",
+                                 fix=f"They are numbered from 0 to {self.count - 1}.")  # fmt: skip
+
+    # -- arrays
+
+    def device_of(self, array: Any) -> Device:
+        """Where an array lives."""
+        number = array.device.id
+        found = _DEVICES.get(number)
+        if found is None:
+            found = _DEVICES[number] = Device("cuda", number)
+        return found
+
+    def on(self, device: Device) -> Any:
+        """A `with` block in which new arrays are made on this device."""
+        self.check(device.index)
+        return self.xp.cuda.Device(device.index)
+
+    def from_host(self, array: Array, device: Device) -> Any:
+        """A copy of a NumPy array."""
+        with self.on(device):
+            return self._in_memory(lambda: self.xp.asarray(array), "to")
+
+    def to_host(self, array: Any) -> Array:
+        """A copy as a NumPy array. It waits for the device, so what waited for a value is checked here."""
+        if self._waiting:
+            self.check_now()
+        found: Array = array.get(order="A")
+        return found
+
+    def to_index(self, array: Any, device: Device) -> Any:
+        """The array on another device of this type; itself if it is there."""
+        wanted = self.current() if device.index is None else device.index
+        if array.device.id == wanted:
+            return array
+        with self.on(Device("cuda", wanted)):
+            return self._in_memory(lambda: self.xp.array(array, order="K"), "to")
+
+    def pinned(self, array: Array) -> Array:
+        """A copy on the host, in memory that the GPU reads directly."""
+        made: Array = _import("cupyx").empty_pinned(array.shape, array.dtype)
+        np.copyto(made, array)
+        owner = owner_of(made)
+        self._pinned[id(owner)] = weakref.ref(owner, partial(self._pinned.pop, id(owner)))
+        return made
+
+    def is_pinned(self, array: Array) -> bool:
+        """Is a NumPy array, or what it is a view of, one of `pinned`?"""
+        return id(owner_of(array)) in self._pinned
+
+    def zeros(self, shape: Sequence[int], dtype: np.dtype[Any], device: Device) -> Any:
+        """A new array of zeros."""
+        with self.on(device):
+            return self._in_memory(lambda: self.xp.zeros(tuple(shape), dtype), "zeros")
+
+    def constant(self, array: Array, device: Device) -> Any:
+        """An array that shows one number, for an operand on the host; equal ones share memory."""
+        if array.ndim:
+            number = array.reshape(-1)[:1].reshape(())
+            return self.xp.broadcast_to(self.constant(number, device), array.shape)
+        key = (device.index, array.dtype.char, array.tobytes())
+        found = self._constants.get(key)
+        if found is None:
+            if len(self._constants) >= _CONSTANTS:
+                self._constants.clear()
+                self._numbers.clear()
+            found = self._constants[key] = self.from_host(array, device)
+            self._numbers[id(found)] = array
+        return found
+
+    def number_of(self, array: Any) -> Array | None:
+        """What `constant` made this array of; None for any other array."""
+        return self._numbers.get(id(array))
+
+    def constant_array(self, array: Array) -> Any:
+        """An array that a rule made, on the current device."""
+        if array.ndim == 0:
+            return self.constant(array, Device("cuda", self.current()))
+        return self.xp.asarray(array)
+
+    def operand(self, value: Any, others: Sequence[Any]) -> Any:
+        """What a rule gave an op beside arrays of CuPy: an array or a scalar of NumPy, or a number of their dtype."""
+        if isinstance(value, (np.ndarray, np.generic)):
+            return self.constant_array(np.asarray(value))
+        dtype = next(x.dtype for x in others if x.__class__ is self.array)
+        return self.constant_array(np.asarray(value, dtype))
+
+    def address(self, array: Any) -> int:
+        """Where in the memory of the GPU an array begins."""
+        return int(array.data.ptr)
+
+    def from_dlpack(self, other: Any) -> Any:
+        """An array on the memory of an object of another library."""
+        return self.xp.from_dlpack(other)
+
+    def in_c_order(self, array: Any) -> Any:
+        """The array itself if it is C-contiguous, else a copy: what kernels written by hand take."""
+        return self.xp.ascontiguousarray(array)
+
+    def as_strided(self, x: Any, shape: Sequence[int], strides: Sequence[int]) -> Any:
+        """A view with other strides, in bytes. Nothing tells that it is a view: use it, or copy it, at once."""
+        return self.xp.lib.stride_tricks.as_strided(x, tuple(shape), tuple(strides))
+
+    def matmul(self, x: Any, y: Any) -> Any:
+        """The product of vectors, matrices and batches: floats by cuBLAS, integers by CuPy."""
+        if self.new_launcher is None or x.dtype != y.dtype or OF_NUMPY.get(x.dtype) not in FLOATS:
+            return self.xp.matmul(x, y)
+        row, column = x.ndim == 1, y.ndim == 1
+        x, y = x[None] if row else x, y[:, None] if column else y
+        if x.shape[-1] != y.shape[-2]:
+            raise ValueError("the inner sizes differ")
+        if x.ndim > 2 and y.ndim == 2 and x.size and x.flags.c_contiguous:  # one large product
+            made = matmul(self.launcher, x.reshape(-1, x.shape[-1]), y).reshape(*x.shape[:-1], y.shape[-1])
+        else:
+            made = matmul(self.launcher, x, y)
+        made = made[..., 0, :] if row else made
+        return made[..., 0] if column else made
+
+    def current(self) -> int:
+        """The number of the current device."""
+        return int(self.xp.cuda.runtime.getDevice())
+
+    # -- running ops
+
+    def forward_of(self, op: Op) -> Callable[..., Any]:
+        """The function that runs a record on arrays of CuPy."""
+        found = self._forwards.get(op)
+        if found is None:
+            found = self._forwards[op] = self._forward(op)
+        return found
+
+    def _forward(self, op: Op) -> Callable[..., Any]:
+        how = way(op)
+        if how == "override":
+            function = OVERRIDES[op]
+            return lambda *arrays, **attrs: function(self, *arrays, **attrs)
+        if how == "host":
+            return self._on_host(op)
+        if how == "forward":
+            return op.forward
+        if op.family == "elementwise":
+            return self._elementwise(op)
+        if op.family == "fused":
+            return op.forward  # its program is bound to the device
+        if isinstance(getattr(op.large, "__self__", None), Composite):
+            return op.large  # type: ignore[no-any-return]
+        if how == "formula":
+            formula = in_single(op.formula)  # type: ignore[arg-type]
+            return lambda *arrays, **attrs: formula(self.ops, *arrays, **attrs)
+        raise OperationError(f"{op.name}: nobody has said how it runs on CUDA",
+                             fix="Register a function for it with `on_cuda` (wayfare/ops/cuda/table.py).")  # fmt: skip
+
+    def _elementwise(self, op: Op) -> Callable[..., Any]:
+        loops = ElementwiseLoops(op, self.kernel, self.constant_array)
+        by_functions = self.math.forward_of(op)
+
+        def forward(*arrays: Any, **attrs: Any) -> Any:
+            found = loops.find(arrays, attrs)
+            if found is None:
+                return by_functions(*arrays, **attrs)
+            kernel, numbers = found
+            return kernel([*arrays, *numbers])[0]
+
+        return forward
+
+    def _on_host(self, op: Op) -> Callable[..., Any]:
+        """A record that the CPU computes."""
+
+        def forward(*arrays: Any, **attrs: Any) -> Any:
+            made = op.forward(*[self.to_host(a) for a in arrays], **attrs)
+            if isinstance(made, (tuple, list)):
+                return tuple([self.xp.asarray(np.asarray(x)) for x in made])
+            return self.xp.asarray(np.asarray(made))
+
+        forward.__doc__ = f"Computed by the CPU: {ON_HOST[op]}."
+        return forward
+
+    def run(self, op: Op, arrays: Sequence[Any], attrs: dict[str, Any]) -> Any:
+        """The forward of a record."""
+        device = arrays[0].device if arrays and arrays[0].__class__ is self.array else None
+        if device is None or device.id == self.current():
+            return self._in_memory(lambda: self.forward_of(op)(*arrays, **attrs), op.name)
+        with device:
+            return self._in_memory(lambda: self.forward_of(op)(*arrays, **attrs), op.name)
+
+    def _in_memory(self, function: Callable[[], Any], name: str) -> Any:
+        try:
+            return function()
+        except self.out_of_memory as error:
+            raise OutOfMemoryError(
+                f"{name}: not enough memory on the GPU ({error}); {self.memory_text()}",
+                fix="Compute fewer elements at a time (a smaller batch), or keep less: wf.no_grad() where no gradient "
+                "is wanted, wf.utils.checkpoint.checkpoint where one is.",
+            ) from None
+
+    def memory_text(self) -> str:
+        """How much memory is in use, in words."""
+        pool = self.xp.get_default_memory_pool()
+        free, total = self.xp.cuda.runtime.memGetInfo()
+        return (f"tensors take {bytes_text(pool.used_bytes())}, {bytes_text(pool.total_bytes())} are reserved, "
+                f"{bytes_text(free)} of {bytes_text(total)} are free")  # fmt: skip
+
+    def gradients(self, node: Any, g: Any, kept: tuple[Any, ...], needs: tuple[bool, ...]) -> list[Any] | None:
+        """All gradients of a node of an elementwise record in one kernel; None: by its rules."""
+        op = node.op
+        if self.new_launcher is None or op.family != "elementwise" or op.vjp is None or isinstance(op.vjp, joint):
+            return None
+        found = self._gradients.get(op)
+        if found is None:
+            found = self._gradients[op] = LargeGradients(op, self.kernel, self.constant_array)
+        made: list[Any] | None = found(g, kept, needs, node.attrs)
+        return made
+
+    def reduced(self, name: str, x: Any, dim: tuple[int, ...], keepdim: bool, dtype: np.dtype[Any]) -> Any:
+        """A reduction by kernels; None where there is none."""
+        if self.new_launcher is None:
+            return None
+        kind = REGISTRY[name].loop_reduction
+        return reduce_by(lambda *key: self.kernel(reducing_loop(*key)), kind, x, dim, keepdim, dtype) if kind else None
+
+    def kernel(self, loop: Any) -> Any:
+        """A loop of the loop language as a kernel; None: CuPy's own functions must do."""
+        return None if self.new_launcher is None else build(loop, self.launcher)
+
+    @property
+    def launcher(self) -> Launcher:
+        """What kernels of the current device are launched with."""
+        number = self.current()
+        found = self._launchers.get(number)
+        if found is None:
+            assert self.new_launcher is not None
+            found = self._launchers[number] = self.new_launcher()
+        return found
+
+    # -- plans
+
+    @property
+    def has_kernels(self) -> bool:
+        """Can loops of the loop language run on it?"""
+        return self.new_launcher is not None
+
+    def active(self, device: Device) -> AbstractContextManager[Any]:
+        """A `with` block in which a device is the current one."""
+        return nullcontext() if device.index == self.current() else self.on(device)
+
+    def commands(self) -> CudaCommands:
+        """A new list of launches."""
+        return CudaCommands(self.launcher)
+
+    def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
+        """Room for an array, on the current device."""
+        return self._in_memory(lambda: self.xp.empty(tuple(shape), dtype), "empty")
+
+    def update(self, loop: Any, sets: Sequence[Sequence[Any]], numbers: Sequence[float]) -> None:
+        """An elementwise loop over many sets of contiguous arrays, in one launch."""
+        update(self.launcher, loop, sets, numbers)
+
+    def numbers(self, array: Array) -> Any:
+        """A few numbers for one run of a plan."""
+        return write_numbers(self.launcher, array)
+
+    def view(self, array: Any, shape: Sequence[int], dtype: np.dtype[Any], offset: int, strides: Sequence[int]) -> Any:
+        """A view of the memory of an array; offset and strides are in bytes."""
+        return self.xp.ndarray(tuple(shape), dtype, array.data + offset, tuple(strides))
+
+    def owner_of(self, array: Any) -> int:
+        """A number for the block of memory that an array lies in."""
+        return array.data.mem.ptr  # type: ignore[no-any-return]
+
+    # -- checks of values
+
+    def require(self, fine: Any, error: WayfareError) -> None:
+        """All of `fine` must hold. That is asked when Python next reads a value, so that nothing waits now; the error
+        names the op and the user's line, which is this one."""
+        if len(self._waiting) >= _WAITING:
+            self.check_now()
+        self._waiting.append((fine.all(), error))
+
+    def check_now(self) -> None:
+        """Raise the first error among the checks that wait."""
+        waiting, self._waiting = self._waiting, []
+        for fine, error in waiting:
+            if not bool(fine):
+                raise error
+
+    def synchronize(self, index: int | None = None) -> None:
+        """Wait until all that was asked of a device is done."""
+        self.xp.cuda.Device(index).synchronize()
+        self.check_now()
+
+
+_DEVICES: dict[int, Device] = {}
+
+
+def _import(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise OperationError(f"device: 'cuda' needs CuPy, which cannot be imported ({error})", fix=_INSTALL) from None
+
+
+def _device_count(xp: Any) -> int:
+    """How many devices there are; an error that says why there is none."""
+    try:
+        count = int(xp.cuda.runtime.getDeviceCount())
+    except xp.cuda.runtime.CUDARuntimeError as error:
+        raise OperationError(f"device: CuPy finds no CUDA device ({error})",
+                             fix="Install a driver for the GPU, or use 'cpu'.") from None  # fmt: skip
+    if not count:
+        raise OperationError("device: CuPy finds no CUDA device", fix="Use 'cpu'.")
+    return count
