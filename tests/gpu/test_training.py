@@ -317,6 +317,10 @@ class Noted:
         self._ran.append(self.loop.name)
         return self._kernel.rows(*args)
 
+    def into(self, *args):
+        self._ran.append(self.loop.name)
+        return self._kernel.into(*args)
+
 
 @pytest.fixture
 def kernels(cuda, counts, monkeypatch):
