@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,7 @@ WAITS = re.compile(r"__sync|__shfl")
 SMALL = Limits(block=64, processors=6, most_blocks=3, lanes_row=96, chunk=64, column_chunk=16)
 FAILURES = {1: "threads wait for each other for ever", 2: "the block has too many threads"}
 FLAGS = ["-std=c++17", "-O1", "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing", "-fno-math-errno", "-w", "-fPIC",
-         "-shared", "-U_FORTIFY_SOURCE", "-fcf-protection=none", "-x", "c++"]  # fmt: skip
+         "-U_FORTIFY_SOURCE", "-fcf-protection=none"]  # fmt: skip
 
 
 class HostLauncher:
@@ -171,16 +172,39 @@ def _built(text):
             f'extern "C" int run_{name}(const unsigned* grid, const unsigned* block, const void* words) {{\n'
             f"  return emulate(grid, block, {waits}, [](const void* w) {{ {name}(*(const {words}*)w); }}, words);\n}}\n"
         )
-    whole = "\n".join([HEADER.read_text(), text, *stubs])
-    key = hashlib.sha256("\n".join([whole, *FLAGS]).encode()).hexdigest()[:32]
-    made = FOLDER / f"{key}.so"
+    whole = "\n".join([text, *stubs])
+    header = _header()
+    made = FOLDER / f"{_key(header.name, whole)}.so"
     if not made.exists():
-        FOLDER.mkdir(parents=True, exist_ok=True)
-        source, part = FOLDER / f"{key}-{os.getpid()}.cpp", FOLDER / f"{key}-{os.getpid()}.part"
-        source.write_text(whole)
-        done = subprocess.run([COMPILER, *FLAGS, str(source), "-o", str(part), "-lm"], capture_output=True, text=True)
-        if done.returncode:
-            raise RuntimeError(f"g++ cannot compile a kernel ({source}):\n{done.stderr[:4000]}")
-        part.rename(made)
-        source.unlink()
+        _compile(whole, made, "-shared", "-include", str(header), "-x", "c++", last=["-lm"])
     return made
+
+
+@cache
+def _header():
+    """The header, compiled once, because it takes longer than most kernels; g++ finds the result beside it."""
+    text = HEADER.read_text()
+    made = FOLDER / f"{_key(text)}.h"
+    if not (compiled := made.with_suffix(".h.gch")).exists():
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        part = made.with_suffix(f".{os.getpid()}")
+        part.write_text(text)
+        part.rename(made)
+        _compile(text, compiled, "-x", "c++-header")
+    return made
+
+
+def _key(*texts):
+    return hashlib.sha256("\n".join([*texts, *FLAGS]).encode()).hexdigest()[:32]
+
+
+def _compile(text, made, *flags, last=()):
+    """Compile `text` to the file `made`, which appears whole, also if other processes make it as well."""
+    source, part = made.with_suffix(f".{os.getpid()}.cpp"), made.with_suffix(f".{os.getpid()}.part")
+    source.write_text(text)
+    command = [COMPILER, *FLAGS, *flags, str(source), "-o", str(part), *last]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"g++ cannot compile a kernel ({source}):\n{done.stderr[:4000]}")
+    part.rename(made)
+    source.unlink()
