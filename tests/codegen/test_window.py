@@ -49,6 +49,7 @@ def check(loop, inputs, outputs, shape, axes, kernel=None):
     return got
 
 
+@pytest.mark.long
 @hypothesis.settings(max_examples=LOOPS, deadline=None)
 @hypothesis.given(strategies.integers(0, 2**32 - 1))
 def test_random_loops_with_windows(seed):
@@ -60,6 +61,7 @@ def test_random_loops_with_windows(seed):
         check(loop, *random_arrays(rng, loop), kernel)
 
 
+@pytest.mark.long
 @hypothesis.settings(max_examples=LOOPS, deadline=None)
 @hypothesis.given(strategies.integers(0, 2**32 - 1))
 def test_random_loops_with_carries(seed):
@@ -301,6 +303,7 @@ def test_rows_cannot_guess_what_the_loop_runs_over():
         native.Kernel(GATHER).rows([np.zeros((3, 4), np.float32), np.zeros((3, 1), np.int64)], 1)
 
 
+@pytest.mark.long
 def test_nothing_outside_arrays_is_touched():
     run = [sys.executable, "-m", "tests.codegen.windows_between_walls", "8"]
     done = subprocess.run(run, capture_output=True, text=True, cwd=Path(__file__).resolve().parents[2])
