@@ -78,27 +78,30 @@ def test_rows_are_gathered_by_index_and_by_address(launcher, dtype, width):
     out = np.zeros((7, 11, width), dtype)
     rows.gather_rows(launcher, keys, out, table)
     np.testing.assert_array_equal(out, table[keys])
-    out = np.zeros((77, width), dtype)
-    rows.gather_rows(launcher, launcher.pointer(table) + keys.reshape(-1) * table.strides[0], out)
-    np.testing.assert_array_equal(out, table[keys.reshape(-1)])
+    for count in (1, 77, 300, 1000):  # as arguments of the kernel, and as a copy
+        keys = rng.integers(0, 50, count)
+        out = np.zeros((count, width), dtype)
+        rows.gather_at(launcher, launcher.pointer(table) + keys * table.strides[0], out)
+        np.testing.assert_array_equal(out, table[keys])
 
 
 @needs_compiler
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
 @pytest.mark.parametrize("width", [1, 5, 40])
-def test_rows_are_added_in_order(launcher, dtype, width):
+@pytest.mark.parametrize("count", [20, 60, 300])
+def test_rows_are_added_in_order(launcher, dtype, width, count):
     """To the last bit what a loop over the keys gives, with keys that repeat."""
     rng = np.random.default_rng(0)
     table = rng.standard_normal((9, width)).astype(dtype) if dtype != np.int64 else rng.integers(0, 9, (9, width))
-    values = (rng.standard_normal((300, width)) * 1000).astype(dtype)
-    keys = rng.integers(0, 9, 300)
+    values = (rng.standard_normal((count, width)) * 1000).astype(dtype)
+    keys = rng.integers(0, 9, count)
     want = table.copy()
     np.add.at(want, keys, values)
     order = np.argsort(keys, kind="stable")
     by_index, by_address = table.copy(), table.copy()
     rows.add_rows(launcher, keys, order, values, by_index)
     np.testing.assert_array_equal(by_index, want)
-    rows.add_rows(launcher, launcher.pointer(by_address) + keys * table.strides[0], order, values)
+    rows.add_at(launcher, launcher.pointer(by_address) + keys * table.strides[0], values)
     np.testing.assert_array_equal(by_address, want)
 
 
@@ -134,13 +137,17 @@ def test_no_rows_launch_nothing(launcher):
     empty = np.empty((0, 3), np.float32)
     rows.gather_rows(launcher, np.empty(0, np.int64), empty, np.ones((2, 3), np.float32))
     rows.add_rows(launcher, *[np.empty(0, np.int64)] * 2, empty, np.ones((2, 3), np.float32))
+    rows.gather_at(launcher, np.empty(0, np.int64), empty)
+    rows.add_at(launcher, np.empty(0, np.int64), empty)
     assert len(launcher.names) == 0
 
 
 @needs_nvrtc
 def test_rows_compile():
     compiles(*map(rows.gather_text, (1, 2, 4, 8, 16)), *map(rows.put_text, (1, 2, 4, 8)),
-             *map(rows.add_text, ("f16", "bf16", "f32", "f64", "i64", "i8", "bool")))  # fmt: skip
+             *map(rows.add_text, ("f16", "bf16", "f32", "f64", "i64", "i8", "bool")),
+             *[rows.gather_at_text(piece, room) for piece, room in ((1, 0), (2, 56), (4, 160), (8, 480), (16, 480))],
+             *[rows.add_at_text(d, room) for d, room in (("f16", 0), ("bf16", 56), ("f32", 480), ("f64", 160))])  # fmt: skip
 
 
 # -- segments
