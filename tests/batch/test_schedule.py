@@ -1,6 +1,7 @@
 """Schedules: groups are lawful for any graph of calls, and as few as can be for families where the number is known."""
 
 import random
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -21,6 +22,7 @@ from tests.batch.recorded import (
     trees,
 )
 from wayfare.batch.record.call import Value
+from wayfare.batch.record.memory import HOST, Memory
 from wayfare.batch.run import call_loops
 from wayfare.batch.run import schedule as schedules
 from wayfare.batch.run.call_loops import order_rows
@@ -356,10 +358,10 @@ def test_the_native_loops_find_the_same_rows(ids, offsets):
 def test_the_native_loops_place_rows_and_count_flags_alike():
     for array in (np.zeros((4, 3)), np.zeros((4, 3), np.float32)[::2], np.zeros((1, 2)), np.zeros((0, 2))):
         tables = [np.zeros(12, np.int64) for _ in range(2)]
-        for table, place in zip(tables, (call_loops.place_rows, call_loops._place_rows), strict=True):
+        for table, place in zip(tables, (HOST.place_rows, partial(Memory.place_rows, HOST)), strict=True):
             place(table, 1, 3, array)
         assert (tables[0] == tables[1]).all()
     with pytest.raises(IndexError):
-        call_loops.place_rows(np.zeros(9, np.int64), 1, 3, np.zeros((4, 3)))
+        HOST.place_rows(np.zeros(9, np.int64), 1, 3, np.zeros((4, 3)))
     for flags in ([True, True], [True, False], [False, False]):
         assert call_loops.how_many(np.array(flags)) == call_loops._how_many(np.array(flags)) == sum(flags)

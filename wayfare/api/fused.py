@@ -16,7 +16,7 @@ from typing import Any, TypeVar, overload
 
 from wayfare.codegen.runtime import kernel
 from wayfare.core.callsite import INSIDE, is_debugged
-from wayfare.core.device import BACKENDS, device_of
+from wayfare.core.device import BACKENDS, CPU, Device, device_of
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import OperationError, WayfareError
 from wayfare.core.executor import Interceptor
@@ -46,14 +46,15 @@ class NotFusable(WayfareError):
 class TracedValue:
     """The handle of a stand-in while a function is traced: a value of the graph."""
 
-    __slots__ = ("row",)
+    __slots__ = ("device", "row")
 
     extras = None
     is_view = False
     history_name = ""
 
-    def __init__(self, value: Value) -> None:
+    def __init__(self, value: Value, device: Device = CPU) -> None:
         self.row = value
+        self.device = device
 
     @property
     def is_leaf(self) -> bool:
@@ -73,7 +74,7 @@ class TracedValue:
 
     def detached(self, tensor: StandIn) -> Tensor:
         """The same values, cut from the history."""
-        return stand_in(TracedValue(record(STOP, (self.row,), {})), False)
+        return stand_in(TracedValue(record(STOP, (self.row,), {}), self.device), False)
 
     def text(self, tensor: StandIn) -> str:
         """What `repr` shows: shape and dtype. An executor for which that is not enough refuses."""
@@ -89,6 +90,8 @@ class TraceExecutor(Interceptor):
     """Records the ops that a function runs."""
 
     counts_modules = times_modules = False
+    # Where all traced values are.
+    device = CPU
 
     def __init__(self, count: int, outer: Any) -> None:
         self.captured: list[Tensor] = []
@@ -107,6 +110,8 @@ class TraceExecutor(Interceptor):
         """Record one op."""
         if op.random or "key" in attrs:
             raise NotFusable(f"{op.name} draws random numbers")
+        if op.any_device:
+            raise NotFusable("it moves a tensor to another device")
         needs = current().grad and op.vjp is not None and any(t._requires_grad for t in inputs)
         made = record(op, [self.value(t) for t in inputs], attrs)
         if isinstance(made, tuple):
@@ -116,7 +121,7 @@ class TraceExecutor(Interceptor):
     def _tensor(self, op: Op, number: int, value: Value, needs: bool) -> Tensor:
         wanted = op.differentiable_outputs is None or number in op.differentiable_outputs
         needs = needs and wanted and value.dtype.kind in FLOAT_KINDS
-        return stand_in(TracedValue(value if needs else record(STOP, (value,), {})), needs)
+        return stand_in(TracedValue(value if needs else record(STOP, (value,), {}), self.device), needs)
 
     def value(self, t: Tensor) -> Value:
         """What a tensor is in the graph: tensors from outside the function become further inputs."""
@@ -272,14 +277,16 @@ class Fused:
     def _find(self, shape: Any, tensors: list[Tensor], floats: list[float], grad: bool) -> _Traced | None:
         """The record for these arguments; None where the function is to be called as it is."""
         arrays = [t._array for t in tensors]
-        key = (shape, grad, *[(a.shape, a.dtype.num) for a in arrays], *[t.requires_grad for t in tensors], *floats)
+        device = device_of(arrays[0]) if BACKENDS and arrays else CPU
+        key = (shape, grad, device, *[(a.shape, a.dtype.num) for a in arrays], *[t.requires_grad for t in tensors],
+               *floats)  # fmt: skip
         try:
             found = self._ready.get(key, UNKNOWN)
         except TypeError:  # An argument that cannot be hashed could be anything the next time.
             return None
         if found is UNKNOWN:
             with _TURN:
-                found = self._trace(shape, tensors, floats, tuple(grad and t.requires_grad for t in tensors), grad)
+                found = self._trace(shape, tensors, floats, tuple(grad and t.requires_grad for t in tensors), grad, device)
             if len(self._ready) >= _READY:
                 self._ready.clear()
             self._ready[key] = found
@@ -289,18 +296,19 @@ class Fused:
         return found  # type: ignore[no-any-return]
 
     def _trace(
-        self, shape: Any, tensors: list[Tensor], floats: list[float], needs: tuple[bool, ...], grad: bool
-    ) -> _Traced | None:
+        self, shape: Any, tensors: list[Tensor], floats: list[float], needs: tuple[bool, ...], grad: bool,
+        device: Device,
+    ) -> _Traced | None:  # fmt: skip
         if not tensors or any(t._array.size == 0 for t in tensors) or not kernel.available():
             return None
         structure, sizes = size_classes([t._array.shape for t in tensors])
         dtypes = tuple(t._array.dtype for t in tensors)
-        key = (shape, structure, dtypes, needs, grad)
+        key = (shape, structure, dtypes, needs, grad, device)
         if key not in self._structures:
             count = len(sizes)
 
             def run(symbols: tuple[Any, ...]) -> tuple[Any, Callable[[], _Traced]]:
-                return self._run(shape, structure, dtypes, needs, grad, count, symbols)
+                return self._run(shape, structure, dtypes, needs, grad, device, count, symbols)
 
             if len(self._structures) >= _READY:
                 self._structures.pop(next(iter(self._structures)))
@@ -325,15 +333,17 @@ class Fused:
         return made
 
     def _run(
-        self, shape: Any, structure: Any, dtypes: Any, needs: Any, grad: bool, count: int, symbols: tuple[Any, ...]
-    ) -> tuple[Any, Callable[[], _Traced]]:
+        self, shape: Any, structure: Any, dtypes: Any, needs: Any, grad: bool, device: Device, count: int,
+        symbols: tuple[Any, ...],
+    ) -> tuple[Any, Callable[[], _Traced]]:  # fmt: skip
         """Run the function on stand-ins."""
         values = [leaf("input", i, symbolic_shape(s, symbols), d)
                   for i, (s, d) in enumerate(zip(structure, dtypes, strict=True))]  # fmt: skip
-        stand_ins = [stand_in(TracedValue(v), need) for v, need in zip(values, needs, strict=True)]
+        stand_ins = [stand_in(TracedValue(v, device), need) for v, need in zip(values, needs, strict=True)]
         numbers = [symbol(i, symbols[i]) for i in range(count, len(symbols))]
         args, options = (stand_ins, {}) if shape.__class__ is int else rebuild(shape, iter(stand_ins), iter(numbers))
         executor = self.tracer(len(values), STATE.mode)
+        executor.device = device
         with changed_mode(executor=executor, grad=grad, autocast=None):
             result = self.function(*args, **options)
             made: list[Tensor] = []

@@ -21,13 +21,11 @@ from wayfare.batch.session import Session
 from wayfare.batch.stats import Stats
 from wayfare.batch.workers.choose import workers_of
 from wayfare.core.callsite import current_site, user_frame
-from wayfare.core.device import BACKENDS, default_device
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, OperationError
 from wayfare.core.executor import EAGER
 from wayfare.core.generator import key_for
 from wayfare.core.mode import LOOPING, STATE, UNUSUAL, changed_mode, current
 from wayfare.core.op_failure import memory_error
-from wayfare.core.pytree import flatten
 from wayfare.core.tensor import Tensor
 
 __all__ = ["map"]
@@ -188,9 +186,6 @@ def _run(
             executor.run_calls_of(examples)  # errors must be raised inside this `try`
     elif batch is False or not executor.allows_batches or line_by_line():
         _loop(examples)
-    elif BACKENDS and _on_a_device(examples[0]):
-        profile.warn_once(f"map: {profile.name} runs as a loop, because its tensors are not on the CPU.")
-        _loop(examples)
     elif schedule is not None or limit is not None:
         _in_session(profile, examples, schedule, limit)
     elif batch:
@@ -199,13 +194,6 @@ def _run(
             _in_session(profile, left).paths = path_stats
     else:
         _batched_or_loop(profile, examples)
-
-
-def _on_a_device(example: Example) -> bool:
-    """Is a tensor among the arguments of an example, or are new ones made, on another device than the CPU?"""
-    tensors: list[Tensor] = []
-    flatten(example.args, tensors, [])
-    return default_device().type != "cpu" or any([t.device.type != "cpu" for t in tensors])
 
 
 def run_in_worker(fn: Callable[..., Any], examples: list[Example], batch: bool | None) -> Stats | None:

@@ -29,7 +29,6 @@ from wayfare.batch.record.views import PickedView, contiguous_view
 from wayfare.batch.run.pending_calls import PendingCalls
 from wayfare.batch.run.runners import run_op, run_random, run_selected
 from wayfare.core.callsite import user_frame
-from wayfare.core.device import BACKENDS
 from wayfare.core.dispatch import apply, apply1
 from wayfare.core.mode import STATE, Mode, set_mode
 from wayfare.core.op import REGISTRY, Op
@@ -57,7 +56,7 @@ class Session(PendingCalls):
 
     def apply(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
         """Record one op."""
-        if self.hub.in_order or (BACKENDS and any([t.device.type != "cpu" for t in inputs])):
+        if self.hub.in_order:
             return self._run_now(op, inputs, attrs)
         mode = STATE.mode
         assert mode is not None
@@ -81,7 +80,7 @@ class Session(PendingCalls):
                 row = row_of_array(array)
                 key.append(row)
                 # Python numbers are read-only tensors, which nobody can write to.
-                is_number = array.ndim == 0 and not array.flags.writeable
+                is_number = array.ndim == 0 and array.__class__ is np.ndarray and not array.flags.writeable
                 rows.append(t if is_number else self.row_copies.of(t, row))
         if not inputs:
             return self._run_now(op, inputs, attrs)
@@ -124,8 +123,11 @@ class Session(PendingCalls):
         return made[0] if op.outputs == 1 else made
 
     def is_own_row(self, t: Tensor) -> bool:
-        """Whether an ordinary tensor is a row of one example that is copied: no weight, no number, no history."""
-        return not (is_shared(t) or t._requires_grad or t._array.ndim == 0 or self.hub.in_order)
+        """Whether an ordinary tensor is a row of one example that is copied: of the CPU, no weight, no number, no
+        history."""
+        array = t._array
+        plain = array.__class__ is np.ndarray and array.ndim > 0 and not t._requires_grad
+        return plain and not self.hub.in_order and not is_shared(t)
 
     def learn_fast_path(self, key: Any, made: Any) -> None:
         """Remember how a call without attributes was recorded, for the fast path of the next one like it."""
@@ -329,8 +331,7 @@ class Session(PendingCalls):
                 self.flush([value], only=True)
             else:
                 self.hub.wait(value)
-        array: Array = value.call.group.array_of(value)
-        return array
+        return value.row.memory.read(value, self.awaited)
 
     def may_read(self, *tensors: Tensor) -> bool:
         """Whether a check may read these values: if they are computed, or if an error must be raised right here."""
@@ -356,7 +357,7 @@ class Session(PendingCalls):
 
     def picked(self, tensor: Tensor, indices: tuple[tuple[int, Tensor], ...], out: Tensor) -> None:
         """`out` was read from a tensor by integer indices that are tensors: in the plain loop that is a view."""
-        if out.__class__ is StandIn:
+        if out.__class__ is StandIn and out._handle.row.memory.is_host:  # elsewhere it is a copy in the loop, too
             if tensor.__class__ is StandIn:
                 tensor._handle.has_views = True
             else:

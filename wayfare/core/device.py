@@ -187,6 +187,22 @@ class Backend:
         """A view of the memory of an array; offset and strides are in bytes."""
         raise NotImplementedError
 
+    def current(self) -> int:
+        """The number of the current device."""
+        raise NotImplementedError
+
+    def in_c_order(self, array: Any) -> Any:
+        """The array itself if it is C-contiguous, else a copy."""
+        raise NotImplementedError
+
+    def gather_at(self, addresses: Array, out: Any) -> None:
+        """out[i] = the row at addresses[i], on the current device; the addresses are a NumPy array."""
+        raise NotImplementedError
+
+    def add_at(self, addresses: Array, values: Any) -> None:
+        """The row at addresses[i] += values[i], in order; addresses may repeat."""
+        raise NotImplementedError
+
     def owner_of(self, array: Any) -> int:
         """A number for the block of memory that an array lies in."""
         raise NotImplementedError

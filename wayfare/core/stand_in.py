@@ -11,7 +11,7 @@ from collections.abc import Callable
 from math import prod
 from typing import Any, Protocol
 
-from wayfare.core.device import CPU, Device, device_of
+from wayfare.core.device import Device, device_of
 from wayfare.core.spec import OF_NUMPY, DType, Size
 from wayfare.core.tensor import Tensor
 
@@ -28,6 +28,10 @@ class StandInHandle(Protocol):
     @property
     def row(self) -> Any:
         """What has its shape, and its dtype (a NumPy dtype), as attributes."""
+
+    @property
+    def device(self) -> Device:
+        """Where its tensor is, or will be."""
 
     @property
     def extras(self) -> dict[str, Any] | None:
@@ -105,8 +109,8 @@ class StandIn(Tensor):
 
     @property
     def device(self) -> Device:
-        """The CPU: ops on other devices run at once, so nothing stands in for their results."""
-        return CPU if self.__class__ is StandIn else device_of(self._array)
+        """Where it is, or will be."""
+        return self._handle.device if self.__class__ is StandIn else device_of(self._array)
 
     @property
     def itemsize(self) -> int:

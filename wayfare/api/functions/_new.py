@@ -22,7 +22,7 @@ def made(array: Array, requires_grad: bool = False, device: Any = None) -> Tenso
     out = wrap(array if device is None else moved(array, device))
     mode = STATE.mode
     if mode is not None:
-        mode.executor.born(array)
+        mode.executor.born(out._array)
         if mode.inference:
             out._more()["inference"] = True
     return out if requires_grad is False or requires_grad is None else out.requires_grad_(requires_grad)

@@ -15,7 +15,6 @@ from wayfare.batch.paths.blocks import BlockInputs
 from wayfare.batch.paths.stats import Visit
 from wayfare.batch.paths.tree import BatchedTree
 from wayfare.batch.record.call import row_of_array
-from wayfare.batch.run.group import stack_rows
 from wayfare.codegen.routines.rows import Rows
 from wayfare.compiler.record.recorder import outcome_of
 from wayfare.compiler.replay.trace_tree import Block
@@ -153,7 +152,8 @@ class PathRun:
         if found is None:
             first = family.arguments[0][number]
             arrays = [args[number]._array for args in family.arguments]
-            made = stack_rows(arrays, row_of_array(first._array))
+            row = row_of_array(first._array)
+            made = row.memory.stack(arrays, row)
             found = family.stacked[number] = Stored(made, self._grad and first._requires_grad)
         return found
 

@@ -14,7 +14,9 @@ from weakref import ref
 
 import numpy as np
 
+from wayfare.batch.record.memory import HOST, Memory, memory_of
 from wayfare.core.callsite import NO_LINE, Site, locate
+from wayfare.core.device import Device
 from wayfare.core.errors import GraphError
 from wayfare.core.spec import FLOAT_KINDS
 from wayfare.core.stand_in import StandIn, stand_in
@@ -30,18 +32,21 @@ Strides = tuple[int, ...]
 
 
 class Row:
-    """Shape, dtype and layout of the tensor that one example sees. Interned, so rows are compared by identity.
+    """Shape, dtype, layout and device of the tensor that one example sees. Interned, so rows are compared by identity.
 
     In a group's result every row is C-contiguous (`strides`). `layout` holds the strides that the tensor would have in
     the plain loop, if they differ: what is computed from a transposed tensor is transposed too.
     """
 
-    __slots__ = ("bytes", "dtype", "is_float", "layout", "shape", "strides")
+    __slots__ = ("bytes", "dtype", "is_float", "layout", "memory", "shape", "strides")
 
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], layout: Strides | None) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any], layout: Strides | None, memory: Memory = HOST
+    ) -> None:
         self.shape = shape
         self.dtype = dtype
         self.layout = layout
+        self.memory = memory
         self.is_float = dtype.kind in FLOAT_KINDS
         size = dtype.itemsize
         strides = []
@@ -55,20 +60,22 @@ class Row:
         return f"{self.dtype.name}{list(self.shape)}"
 
 
-_ROWS: dict[tuple[tuple[int, ...], np.dtype[Any], Strides | None], Row] = {}
+_ROWS: dict[tuple[tuple[int, ...], np.dtype[Any], Strides | None, Memory], Row] = {}
 
 
-def row_of(shape: tuple[int, ...], dtype: np.dtype[Any], layout: Strides | None = None) -> Row:
-    """The interned Row of a shape, a dtype and a layout."""
-    found = _ROWS.get((shape, dtype, layout))
+def row_of(
+    shape: tuple[int, ...], dtype: np.dtype[Any], layout: Strides | None = None, memory: Memory = HOST
+) -> Row:  # fmt: skip
+    """The interned Row of a shape, a dtype, a layout and a memory."""
+    found = _ROWS.get((shape, dtype, layout, memory))
     if found is None:
-        found = _ROWS[shape, dtype, layout] = Row(shape, dtype, layout)
+        found = _ROWS[shape, dtype, layout, memory] = Row(shape, dtype, layout, memory)
     return found
 
 
 def row_of_array(array: Array) -> Row:
     """The Row of an array."""
-    return row_of(array.shape, array.dtype, None if array.flags.c_contiguous else array.strides)
+    return row_of(array.shape, array.dtype, None if array.flags.c_contiguous else array.strides, memory_of(array))
 
 
 class Call:
@@ -140,6 +147,11 @@ class Value:
         return made
 
     # -- as the handle of a lazy tensor (see core/stand_in.py)
+
+    @property
+    def device(self) -> Device:
+        """Where its tensor is."""
+        return self.row.memory.device
 
     @property
     def extras(self) -> dict[str, Any] | None:

@@ -66,6 +66,8 @@ def _become(session: Session, tensor: Tensor, result: Tensor) -> bool:
         result = _as_lazy(session, result)
     row = tensor._handle.row if tensor.__class__ is StandIn else row_of_array(tensor._array)
     made: Any = result
+    if made._handle.row.memory is not row.memory:
+        return False
     if made._handle.row.dtype != row.dtype:
         if made.dtype.rank > tensor.dtype.rank:
             return False
@@ -74,7 +76,7 @@ def _become(session: Session, tensor: Tensor, result: Tensor) -> bool:
         made = session.apply(_EXPAND, (made,), {"shape": row.shape})
     old = made._handle
     # A value of its own, so that later writes to one tensor do not show in the other.
-    value = old.part(row_of(row.shape, row.dtype, row.layout), 0, old.needs_grad)
+    value = old.part(row_of(row.shape, row.dtype, row.layout, row.memory), 0, old.needs_grad)
     if tensor.__class__ is not StandIn:
         session.overwritten.append((tensor, tensor._array))
         tensor.__class__ = StandIn

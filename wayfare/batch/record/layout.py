@@ -20,9 +20,12 @@ _MAX_BYTES = 1 << 20
 
 
 def layouts(op: Op, attrs: dict[str, Any], rows: Sequence[Row], count: int) -> list[Strides | None]:
-    """The strides of an op's outputs; None for each that is C-contiguous."""
+    """The strides of an op's outputs; None for each that is C-contiguous. On other devices than the CPU only views are
+    not, and windows are copies."""
     none: list[Strides | None] = [None] * count
     if not op.view and not any([row.layout is not None for row in rows]):
+        return none
+    if not all([row.memory.is_host for row in rows]) and (not op.view or op.moves == "strides"):
         return none
     made = None
     for memory in (False, True) if op.view else (True,):
@@ -51,14 +54,15 @@ def probe_array(row: Row, memory: bool = False) -> Array:
     return np.lib.stride_tricks.as_strided(zeros, row.shape, strides)
 
 
-def copy_with_layout(array: Array, layout: Strides | None) -> Array:
-    """A copy of an array with the given strides, if a dense array can have them."""
+def copy_with_layout(array: Any, row: Row) -> Any:
+    """A copy of the array of a row with the strides that it would have in the loop, if a dense array can have them."""
+    layout = row.layout
     if layout is not None:
         order = sorted(range(array.ndim), key=lambda dim: -layout[dim])
-        transposed = np.empty([array.shape[dim] for dim in order], array.dtype)
+        transposed = row.memory.empty(tuple([array.shape[dim] for dim in order]), array.dtype)
         made = transposed.transpose([order.index(dim) for dim in range(array.ndim)])
         # The stride of a dimension of size one has no meaning.
         if all([n == 1 or a == b for n, a, b in zip(array.shape, made.strides, layout, strict=True)]):
             made[...] = array
             return made
-    return np.array(array)
+    return row.memory.copies([array], row)[0]

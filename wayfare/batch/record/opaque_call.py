@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from wayfare.api.fused import Fused, NotFusable, TracedValue, TraceExecutor
 from wayfare.autograd.vmap import map_batch
 from wayfare.batch.record.call import Row, row_of, row_of_array
+from wayfare.batch.record.memory import Memory
 from wayfare.batch.record.module_call import UsersCode
 from wayfare.batch.record.owner_table import table_of
-from wayfare.batch.record.signature import Signature, exact_key, is_shared
+from wayfare.batch.record.signature import Signature, exact_key, is_shared, meeting_memory
 from wayfare.batch.run.runners import all_inputs
 from wayfare.core.dispatch import apply, tensor_ops
 from wayfare.core.errors import WayfareError
@@ -151,16 +152,20 @@ class OpaqueCall:
     def _flags(self, rows: list[Row], only: int | None) -> tuple[bool, ...]:
         """Which results require a gradient if one argument (None: no argument) does."""
         leaves = [leaf("input", i, row.shape, row.dtype) for i, row in enumerate(rows)]
-        given = [stand_in(TracedValue(v), i == only) for i, v in enumerate(leaves)]
-        with changed_mode(executor=_ShortTrace(len(leaves), STATE.mode), grad=True, generator=Generator()):
+        executor = _ShortTrace(len(leaves), STATE.mode)
+        device = executor.device = _place_of(rows).device
+        given = [stand_in(TracedValue(v, device), i == only) for i, v in enumerate(leaves)]
+        with changed_mode(executor=executor, grad=True, generator=Generator()):
             made = self.call_flat(*given)
         return tuple([bool(t._requires_grad) and row.is_float for t, row in zip(made, self.outs, strict=True)])
 
     def trace(self, rows: list[Row], grad: bool) -> None:
         """Trace the function on such rows; raises NotFusable if that is not possible."""
         leaves = [leaf("input", i, row.shape, row.dtype) for i, row in enumerate(rows)]
-        stand_ins = [stand_in(TracedValue(v), row.is_float) for v, row in zip(leaves, rows, strict=True)]
         executor = _ShortTrace(len(leaves), STATE.mode)
+        memory = _place_of(rows)
+        device = executor.device = memory.device
+        stand_ins = [stand_in(TracedValue(v, device), row.is_float) for v, row in zip(leaves, rows, strict=True)]
         # A trace must not advance the random state: the real call draws its own numbers.
         with changed_mode(executor=executor, grad=grad, generator=Generator()):
             try:
@@ -176,7 +181,9 @@ class OpaqueCall:
             if any([t is given for t in made for given in stand_ins]):
                 raise NotFusable("it gives back an argument, which must stay the same tensor")
             values = [executor.value(t) for t in made]
-        self.outs = tuple([row_of(tuple(v.shape), v.dtype) for v in values])
+        if _place_of([*rows, *[row_of_array(t._array) for t in executor.captured]]) is not memory:
+            raise NotFusable("it uses tensors of a device that it was given none of")
+        self.outs = tuple([row_of(tuple(v.shape), v.dtype, None, memory) for v in values])
         self.carries = tuple([bool(t._requires_grad) and row.is_float for t, row in zip(made, self.outs, strict=True)])
         if any([t._edge is not None for t in executor.captured]):
             raise NotFusable("it uses a tensor with a history that it was not given")
@@ -184,6 +191,14 @@ class OpaqueCall:
         self.captured_flags = tuple([t._requires_grad for t in self.captured])
         self._traced = (leaves, executor.captured, executor.captured_values(), values)
         self.plain_tuple = self.result == (tuple, *[TENSOR] * len(made))
+
+
+def _place_of(rows: Sequence[Row]) -> Memory:
+    """Where a function of such rows runs."""
+    try:
+        return meeting_memory(rows)
+    except NotImplementedError:
+        raise NotFusable("it uses tensors of several devices") from None
 
 
 class _TraceAll(TraceExecutor):

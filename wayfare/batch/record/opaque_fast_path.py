@@ -14,6 +14,8 @@ from functools import cache
 from typing import Any
 from weakref import ref
 
+import numpy as np
+
 from wayfare.batch.analysis.exception_scopes import in_try
 from wayfare.batch.record.call import Call, Value
 from wayfare.batch.record.row_copy import RowCopy
@@ -110,7 +112,7 @@ def check_now(session: Any, made: StandIn, fits: bool | None) -> None:
 _GLOBALS: dict[str, Any] = {
     "StandIn": StandIn, "Tensor": Tensor, "Call": Call, "Value": Value, "new_call": Call.__new__,
     "new_value": Value.__new__, "new_tensor": Tensor.__new__, "getframe": sys._getframe, "INSIDE": INSIDE,
-    "MISSED": MISSED, "RowCopy": RowCopy, "ref": ref, "in_try": in_try,
+    "MISSED": MISSED, "RowCopy": RowCopy, "ref": ref, "in_try": in_try, "ndarray": np.ndarray,
 }  # fmt: skip
 
 
@@ -250,6 +252,7 @@ def _emit_outside_row(emit: Callable[[str], None], one: str, row: str, may_have_
     if may_have_role:
         emit(f"if hasattr({one}, '_role'): return MISSED")
     emit(f"array = {one}._array")
+    emit("if array.__class__ is not ndarray: return MISSED")
     emit(f"if array.shape != expected_{row}.shape or array.dtype is not expected_{row}.dtype: return MISSED")
     emit("if not array.flags.c_contiguous: return MISSED")
     emit(f"{row} = session.row_copies.of({one}, expected_{row})")

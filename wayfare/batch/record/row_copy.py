@@ -1,7 +1,9 @@
 """Ordinary tensors as rows of calls: their values are copied when a call is recorded.
 
 A call runs later. Until then anybody may write to the memory of a tensor that it reads: Wayfare through a view of it,
-NumPy through an array. Nobody keeps account of who can see which memory, so every such row is copied.
+NumPy through an array. Nobody keeps account of who can see which memory, so every such row is copied. Large tensors are
+not, nor are those of other devices than the CPU, where a copy would be a launch: there NumPy sees nothing, and pending
+calls run before Wayfare writes (`PendingCalls.is_read`).
 """
 
 from __future__ import annotations
@@ -54,7 +56,10 @@ class RowCopies:
     def of(self, t: Tensor, row: Row) -> Any:
         """An ordinary tensor, of that shape and dtype, as a row of a call."""
         if t._requires_grad:
-            return self._of_history(t)
+            return self._of_history(t, row)
+        if not row.memory.is_host:
+            self._not_copied.append(t)
+            return t
         data = t._array.tobytes()
         copy = self._copies.get(id(t))
         if copy is not None and copy.row is row and copy.data == data:
@@ -66,16 +71,20 @@ class RowCopies:
         self._copies[id(t)] = copy
         return copy
 
-    def _of_history(self, t: Tensor) -> Tensor:
+    def _of_history(self, t: Tensor, row: Row) -> Tensor:
         array = t._array
         if array.nbytes > MAX_ROW_BYTES:
             self._not_copied.append(t)
             return t
         found = self._with_history.get(id(t))
         if found is not None and found[1] is t._edge and found[2]._array.shape == array.shape:
-            if found[2]._array.tobytes() == array.tobytes():
+            if found[2]._array is array or (row.memory.is_host and found[2]._array.tobytes() == array.tobytes()):
                 return found[2]
-        copy = wrap(array.copy())
+        if row.memory.is_host:
+            copy = wrap(array.copy())
+        else:
+            copy = wrap(array)  # the same memory, but with the history that the tensor has now
+            self._not_copied.append(t)
         if t._edge is None:
             record_one(REGISTRY["clone"], (t,), [array], copy, {})  # so that the gradient reaches the leaf
         else:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from wayfare.batch.record.call import Row, row_of
 from wayfare.batch.record.layout import layouts
+from wayfare.batch.record.memory import HOST, Memory, memory_at
+from wayfare.core.device import Device
 from wayfare.core.op import Op
 from wayfare.core.spec import OF_NUMPY, Spec
 from wayfare.core.tensor import Tensor
@@ -32,9 +34,9 @@ class Signature:
     """Calls that can run together. There is one object for each key of a session."""
 
     __slots__ = (
-        "attrs", "carries", "checks_values", "differentiable", "grad", "groups", "inference", "key", "largest", "name",
-        "nodes", "outs", "over_steps", "pattern", "pending_bytes", "record", "run", "session", "shared",
-        "shared_need_grad", "target",
+        "attrs", "carries", "checks_values", "differentiable", "grad", "groups", "inference", "joins", "key", "largest", "memory",
+        "name", "nodes", "outs", "over_steps", "pattern", "pending_bytes", "record", "run", "session",
+        "shared", "shared_need_grad", "target",
     )  # fmt: skip
 
     def __init__(
@@ -50,6 +52,11 @@ class Signature:
         self.pattern = tuple(pattern)
         self.shared = tuple(t for t in self.pattern if t is not None)
         self.outs = tuple(outs)
+        # Where the results lie.
+        self.memory = outs[0].memory
+        # The device that numbers of the CPU must join, if rows of them are an input.
+        elsewhere = not self.memory.is_host and not getattr(target, "any_device", False)
+        self.joins = {"device": str(self.memory.device), "source": "cpu"} if elsewhere else None
         # Which outputs require a gradient if any input does.
         self.carries = tuple(carries)
         # `grad_mode` is part of the key: True, False or "inference".
@@ -139,11 +146,26 @@ def infer_rows(op: Op, attrs: dict[str, Any], attrs_key: Any, rows: Sequence[Row
     if found is None:
         made = op.infer(*[Spec(row.shape, OF_NUMPY[row.dtype]) for row in rows], **attrs)
         specs = made if isinstance(made, (tuple, list)) else (made,)
+        memory = memory_at(Device(attrs["device"])) if op.any_device else meeting_memory(rows)
         lie = layouts(op, attrs, rows, len(specs))
-        found = tuple([row_of(tuple(s.shape), s.dtype.numpy, how) for s, how in zip(specs, lie, strict=True)])
+        found = tuple([row_of(tuple(s.shape), s.dtype.numpy, how, memory) for s, how in zip(specs, lie, strict=True)])
         if len(_INFERRED) >= _CACHE_SIZE:
             _INFERRED.clear()
         _INFERRED[key] = found
+    return found
+
+
+def meeting_memory(rows: Sequence[Row]) -> Memory:
+    """Where an op on such rows runs: all lie there, or are numbers of the CPU. NotImplementedError if they do not meet,
+    or if nothing can be gathered there: then the op runs at once, or raises on the user's line."""
+    found = HOST
+    for row in rows:
+        if row.memory is not found and row.memory is not HOST:
+            if found is not HOST or not row.memory.has_kernels:
+                raise NotImplementedError
+            found = row.memory
+    if found is not HOST and any([row.memory is HOST and row.shape for row in rows]):
+        raise NotImplementedError
     return found
 
 

@@ -67,4 +67,4 @@ def _find_view(op: Op, attrs: dict[str, Any], row: Row) -> tuple[Row, int] | Non
     inside = start >= 0 and start + part.nbytes <= row.bytes
     if not inside or not part.flags.c_contiguous or part.size == 0 or part.dtype.itemsize != row.dtype.itemsize:
         return None
-    return row_of(part.shape, part.dtype, layout), start
+    return row_of(part.shape, part.dtype, layout, row.memory), start

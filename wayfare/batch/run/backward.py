@@ -15,27 +15,27 @@ from typing import Any
 import numpy as np
 
 from wayfare.autograd.backward import grad as gradients_of
-from wayfare.autograd.engine import add_up, by_rule, fit, prepare
+from wayfare.autograd.engine import add_up, by_rule, fit, prepare, raw_ops_for
 from wayfare.autograd.kept import FREED, unpack
 from wayfare.batch.function_profile import MapTiming
-from wayfare.batch.record.call import Array, Value
-from wayfare.batch.run.call_loops import how_many, place_rows
+from wayfare.batch.record.call import Array, Row, Value
+from wayfare.batch.record.memory import memory_of
+from wayfare.batch.run.call_loops import how_many
 from wayfare.batch.run.deferred_gemm import DeferredGemms, product_of
-from wayfare.batch.run.group import Group, Scattered, Shared, Slice, part_of
+from wayfare.batch.run.group import Group, Scattered, Shared, Slice
 from wayfare.batch.run.reachability import reachable_from
 from wayfare.batch.run.rematerialise import Rematerialised
 from wayfare.batch.run.row_group import Arena, RowGroup
 from wayfare.batch.run.segment import Segment
-from wayfare.codegen.routines import addresses as by_address
 from wayfare.codegen.routines.rows import Rows
-from wayfare.core import buffer_pool
 from wayfare.core.callsite import user_frame
+from wayfare.core.device import copied
 from wayfare.core.dispatch import record_one
 from wayfare.core.errors import GraphError
 from wayfare.core.mode import changed_mode, executor
 from wayfare.core.native import NATIVE
 from wayfare.core.node import Node
-from wayfare.core.op import REGISTRY, gradient_only, raw_ops
+from wayfare.core.op import REGISTRY, gradient_only
 from wayfare.core.tensor import Tensor, wrap
 from wayfare.core.walk import reachable, split_edge
 from wayfare.core.write_clock import tick
@@ -68,9 +68,7 @@ class Tape:
         """The gradients of the outside tensors from those of the outputs."""
         began = thread_time()
         backward_pass = _BackwardPass(self)
-        for value, g in zip(self.seeds, given, strict=True):
-            if g is not None:
-                backward_pass.add_to_value(value, g)
+        backward_pass.add_to_values([(v, g) for v, g in zip(self.seeds, given, strict=True) if g is not None])
         for group in reversed(self.groups):
             backward_pass.through_group(group)
         backward_pass.run_deferred_gemms()
@@ -227,10 +225,28 @@ class _BackwardPass:
         if found is None:
             row = group.signature.outs[number]
             size = 1 if group.single else group.calls
-            found = self._grads[group.number, number] = buffer_pool.empty((size, *row.shape), row.dtype)
-            found.fill(0)
-            place_rows(self._addresses, group.start + number, len(group.signature.outs), found)
+            found = self._grads[group.number, number] = row.memory.zeros((size, *row.shape), row.dtype)
+            row.memory.place_rows(self._addresses, group.start + number, len(group.signature.outs), found)
         return found
+
+    def add_to_values(self, pairs: list[tuple[Value, Any]]) -> None:
+        """Add to the gradients of values; on other devices than the CPU to those of one row at once."""
+        together: dict[Row, list[tuple[Value, Any]]] = {}
+        for value, g in pairs:
+            if value.row.memory.is_host:
+                self.add_to_value(value, g)
+            elif value.call.group.differentiable:
+                together.setdefault(value.row, []).append((value, g))
+        for row, several in together.items():
+            if len(several) == 1:
+                self.add_to_value(*several[0])
+                continue
+            for value, _ in several:
+                self._grad_of(value.call.group, value.number)
+                self._reached[value.call.row_id + value.number] = True
+            addresses = [self._addresses[value.call.row_id + value.number] + value.offset for value, _ in several]
+            arrays = [g.dense() if g.__class__ is Rows else g for _, g in several]
+            row.memory.add(np.array(addresses, np.int64), row.memory.stack(arrays, row))
 
     def add_to_value(self, value: Value, g: Any) -> None:
         """Add `g` to the gradient of one value."""
@@ -240,7 +256,7 @@ class _BackwardPass:
         self._reached[value.call.row_id + value.number] = True
         target = self._grad_of(group, value.number)[group.index_of(value.call), ...]
         if value.is_part:
-            target = part_of(target, value.row, value.offset)
+            target = value.row.memory.part(target, value.row, value.offset)
         np.add(target, g.dense() if g.__class__ is Rows else g, out=target)
 
     def through_group(self, group: Group) -> None:
@@ -298,7 +314,7 @@ class _BackwardPass:
         for chosen in parts:
             leaves, outputs = group.recompute(chosen)
             wanted: Array = np.any(by_call[chosen], axis=0)
-            pairs = [(out, g[chosen]) for out, g, want in zip(outputs, given, wanted, strict=False)
+            pairs = [(out, group.memory.take(g, chosen)) for out, g, want in zip(outputs, given, wanted, strict=False)
                      if want and g is not None and out._requires_grad]  # fmt: skip
             own = {id(leaf): i for i, leaf in enumerate(leaves) if group.sources[i] is not None}
             reached = np.zeros(group.calls, np.bool_)
@@ -307,8 +323,7 @@ class _BackwardPass:
                 flags = group.of_input(i, reached)
                 if group.batched[i]:
                     rows = g.dense() if g.__class__ is Rows else g
-                    g = np.zeros((len(flags), *rows.shape[1:]), rows.dtype)
-                    g[flags] = rows
+                    g = memory_of(rows).spread(rows, np.flatnonzero(flags), len(flags))
                 self._deliver(group.sources[i], g, flags)
 
     def _deliver(self, source: Any, g: Any, reached: Array | None) -> None:
@@ -348,13 +363,13 @@ class _BackwardPass:
     def _to_rows(self, source: Scattered, g: Array, reached: Array | None) -> None:
         for i, tensor in source.outside:
             if reached is None or reached[i]:
-                self._to_outside(tensor, np.array(g[i]))
+                self._to_outside(tensor, copied(g[i]))
         if not len(source.row_ids):
             return
         for group, number in source.groups:
             if (group.number, number) not in self._grads:
                 self._grad_of(group, number)
-        if source.at is None and NATIVE is not None:
+        if source.at is None and NATIVE is not None and g.__class__ is np.ndarray:
             if NATIVE.add_rows(self._addresses, self._reached, source.row_ids, source.offsets, g, reached):
                 return
         self._reached[source.row_ids if reached is None else
@@ -362,10 +377,11 @@ class _BackwardPass:
         addresses = self._addresses[source.row_ids]
         if source.offsets is not None:
             addresses += source.offsets
+        memory = memory_of(g)
         if source.at is not None:
-            g = g[source.at]
+            g = memory.take(g, source.at)
         if g.size:
-            by_address.add(addresses, np.ascontiguousarray(g))
+            memory.add(addresses, memory.contiguous(g))
 
     def _to_outside(self, tensor: Tensor, g: Any) -> None:
         old = self.leaves.get(id(tensor))
@@ -409,7 +425,7 @@ class _BackwardPass:
             edges = node.edges
             deferred = self._gemms.through(node, g, kept, own, self._to_outside)
             if deferred is None:
-                grads = by_rule(node, raw_ops, g, kept, edges)
+                grads = by_rule(node, raw_ops_for(node, g), g, kept, edges)
             else:
                 edges, grads = deferred
             for edge, gi in zip(edges, grads, strict=True):

@@ -224,13 +224,6 @@ def _rows_of(values: tuple[Any, ...], addresses: Array, outputs: Array) -> Rows 
     return rows, moved, needed, 0, addresses[rows] + (0 if moved is None else moved), numbers
 
 
-def _place_rows(addresses: Array, start: int, step: int, array: Array) -> None:
-    """Enter the addresses of the rows of an array, from `start` on, `step` apart."""
-    size = len(array)
-    steps = np.arange(size) * (array.strides[0] if size > 1 else 0)
-    addresses[start : start + size * step : step] = steps + array.__array_interface__["data"][0]
-
-
 def _how_many(flags: Array) -> int:
     """0 if none of the flags is set, 2 if all are, else 1."""
     return 2 if flags.all() else 1 if flags.any() else 0
@@ -250,11 +243,11 @@ def _mark_as_run(calls: list[Call], group: Any, start: int, step: int, live: lis
 by_depth, one_after_another, reads_of = _by_depth, _one_after_another, _reads_of
 steps_of, order_rows = _steps_of, _order_rows
 columns_of, rows_of, mark_as_run, split_needed = _columns_of, _rows_of, _mark_as_run, _split_needed
-place_rows, how_many = _place_rows, _how_many
+how_many = _how_many
 if NATIVE is not None:
     NATIVE.set_up_loops(Call, Value, Steps, StackCalls)
     by_depth, one_after_another, reads_of = NATIVE.by_depth, NATIVE.one_after_another, NATIVE.reads_of
     steps_of, order_rows = NATIVE.steps_of, NATIVE.order_rows
     columns_of, rows_of = NATIVE.columns_of, NATIVE.rows_of
-    place_rows, how_many = NATIVE.place_rows, NATIVE.how_many
+    how_many = NATIVE.how_many
     mark_as_run, split_needed = NATIVE.mark_as_run, NATIVE.split_needed

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.batch.record.call import Array, Call
+from wayfare.batch.record.memory import memory_of
 from wayfare.batch.record.signature import Signature
 from wayfare.batch.run.call_loops import steps_of
 from wayfare.batch.run.group import Group
@@ -108,7 +109,8 @@ class Chain(Group):
         sizes = tuple([n for n in packed.sum(axis=1).tolist() if n])
         leaves = []
         for number, (leaf, several) in enumerate(zip(self.leaves, self.batched, strict=True)):
-            part = wrap(leaf._array[chosen[: len(order)] if number else chosen] if several else leaf._array)
+            array = leaf._array
+            part = wrap(memory_of(array).take(array, chosen[: len(order)] if number else chosen) if several else array)
             part._requires_grad = leaf._requires_grad
             leaves.append(part)
         with self.differentiating():
@@ -143,4 +145,5 @@ def _rows(t: Tensor, start: int, size: int) -> Tensor:
 
 
 def _picked(t: Tensor, rows: Array) -> Tensor:
-    return tensor_ops.index(t, wrap(rows.astype(np.int64)), dims=(0,))  # type: ignore[no-any-return]
+    index = memory_of(t._array).moved(rows.astype(np.int64))
+    return tensor_ops.index(t, wrap(index), dims=(0,))  # type: ignore[no-any-return]

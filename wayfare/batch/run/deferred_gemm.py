@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from wayfare.autograd.engine import by_rule
+from wayfare.autograd.engine import by_rule, raw_ops_for
 from wayfare.batch.record.call import Array
-from wayfare.codegen.runtime.gemm import matmul
+from wayfare.batch.record.memory import memory_of
 from wayfare.core.node import Node
+from wayfare.core.device import BACKENDS, address
 from wayfare.core.op import REGISTRY, raw_ops
 from wayfare.core.tensor import Tensor
 from wayfare.ir.fuse.record import Factors, FusedRecord
@@ -69,7 +70,7 @@ class DeferredGemms:
                 return None
             self._defer(of, g, kept[1], deliver)
             left = (edges[0], *[None] * (len(edges) - 1))
-            return left, by_rule(node, raw_ops, g, kept, left)
+            return left, by_rule(node, raw_ops_for(node, g), g, kept, left)
         fused = getattr(op.forward, "__self__", None)
         if not isinstance(fused, FusedRecord) or not fused.factors:
             return None
@@ -129,10 +130,12 @@ class DeferredGemms:
             found = known[key] = [_joined(parts), None, parts]
         weight, bias, finish = held.of
         if weight is not None:
-            deliver(weight, matmul(found[0].T, _joined([x for _, x in held.pairs])))
+            deliver(weight, memory_of(found[0]).matmul(found[0].T, _joined([x for _, x in held.pairs])))
         if bias is not None:
             if found[1] is None:
-                found[1] = raw_ops.sum_to(found[0], shape=found[0].shape[1:])
+                backend = BACKENDS.get(found[0].__class__)
+                m = raw_ops if backend is None else backend.ops
+                found[1] = m.sum_to(found[0], shape=found[0].shape[1:])
             deliver(bias, found[1] if finish is None else finish(found[1]))
         held.pairs.clear()
         held.size = 0
@@ -151,14 +154,10 @@ def _joined(parts: list[Any]) -> Array:
     first: Array = parts[0]
     if len(parts) == 1:
         return first
-    base, at = first.base, _address(first)
+    base, at = first.base, address(first)
     for part in parts:
-        if part.base is not base or base.__class__ is not np.ndarray or _address(part) != at:
+        if part.base is not base or base.__class__ is not np.ndarray or address(part) != at:
             return np.concatenate(parts)
         at += part.nbytes if part.flags.c_contiguous else -1
     rows = sum([len(part) for part in parts])
-    return np.ndarray((rows, *first.shape[1:]), first.dtype, base, _address(first) - _address(base))
-
-
-def _address(array: Any) -> int:
-    return int(array.__array_interface__["data"][0])
+    return np.ndarray((rows, *first.shape[1:]), first.dtype, base, address(first) - address(base))

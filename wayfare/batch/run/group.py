@@ -13,14 +13,14 @@ import numpy as np
 
 from wayfare.autograd.kept import unpack
 from wayfare.batch.record.call import Array, Call, Row, Value
-from wayfare.batch.record.row_copy import RowCopy
+from wayfare.batch.record.memory import Memory, memory_of
 from wayfare.batch.record.signature import Signature
 from wayfare.batch.run.call_loops import columns_of
-from wayfare.codegen.routines import addresses as by_address
-from wayfare.core import buffer_pool
+from wayfare.core.dispatch import apply1
 from wayfare.core.errors import InPlaceError
 from wayfare.core.mode import changed_mode
 from wayfare.core.native import NATIVE
+from wayfare.core.op import REGISTRY
 from wayfare.core.spec import FLOAT_KINDS
 from wayfare.core.tensor import Tensor, wrap
 from wayfare.core.walk import reachable
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 # gradient; False if all calls have the same row, which is then the array).
 Located = tuple[Array | None, Array | None, Any, bool]
 
-# Rows of at most this many bytes are joined as bytes.
-_SMALL = 1024
+
+_TO_DEVICE = REGISTRY["to_device"]
 
 
 class Slice:
@@ -55,10 +55,8 @@ class Slice:
         if self.offset == 0 and row is self.group.signature.outs[self.number]:
             return array
         if array.size == 0 or row.bytes == 0:
-            return np.empty((self.size, *row.shape), row.dtype)
-        # The part of the first row, repeated with the stride of the array.
-        start = part_of(array[0, ...], row, self.offset)
-        return np.lib.stride_tricks.as_strided(start, (self.size, *row.shape), (array.strides[0], *row.strides))
+            return row.memory.empty((self.size, *row.shape), row.dtype)
+        return row.memory.parts(array, row, self.offset)
 
 
 class Scattered:
@@ -90,8 +88,8 @@ class Group:
     """Calls of one signature that run as one."""
 
     __slots__ = (
-        "arrays", "batched", "calls", "differentiable", "extras", "leaves", "number", "outputs", "round", "signature",
-        "single", "sources", "start", "time",
+        "arrays", "batched", "calls", "differentiable", "extras", "leaves", "number", "on_host", "outputs", "round",
+        "signature", "single", "sources", "start", "time",
     )  # fmt: skip
 
     def __init__(self, number: int, round_number: int, signature: Signature, calls: list[Call]) -> None:
@@ -104,6 +102,8 @@ class Group:
         self.sources: list[Any] = []
         self.outputs: list[Tensor] = []
         self.arrays: list[Array] = []
+        # Copies of arrays of another device, by output, that Python has read values of.
+        self.on_host: dict[int, Array] = {}
         self.batched: list[bool] = []
         self.extras: list[Any] = []
         self.differentiable = False
@@ -114,6 +114,11 @@ class Group:
         # When it ran, by the clock of nodes and in-place writes.
         self.time = tick()
 
+    @property
+    def memory(self) -> Memory:
+        """Where its results lie."""
+        return self.signature.memory
+
     def run(self, segment: Segment, calls: list[Call]) -> None:
         """Gather the inputs, run the op, and register the outputs."""
         signature = self.signature
@@ -122,7 +127,10 @@ class Group:
         if self.run_natively(segment, calls, located):
             return
         for (array, addresses, source, several), column in zip(located, columns, strict=True):
-            leaf = wrap(gather_rows(addresses, column[0].row) if array is None else array)
+            if array is None:
+                row = column[0].row
+                array = row.memory.gather(addresses, row)
+            leaf = wrap(array)
             leaf._requires_grad = source is not None
             self.leaves.append(leaf)
             self.sources.append(source)
@@ -130,7 +138,7 @@ class Group:
         if calls[0].extra is not None:
             self.extras = [c.extra for c in calls]
         self.single = not (True in self.batched or self.extras)
-        self.outputs = self.compute(self.leaves)
+        self.outputs = self.compute(self.joined(self.leaves))
         self.differentiable = signature.grad and any([out._requires_grad for out in self.outputs])
         self._register(segment)
         if not self.differentiable:
@@ -140,6 +148,14 @@ class Group:
     def run_natively(self, segment: Segment, calls: list[Call], located: Sequence[Located]) -> bool:
         """Run without tensors and nodes if that is possible (`row_group.py`)."""
         return False
+
+    def joined(self, leaves: list[Tensor]) -> list[Tensor]:
+        """The inputs, with those rows that are numbers of the CPU on the device that they join: one copy for each."""
+        to = self.signature.joins
+        if to is None:
+            return leaves
+        return [apply1(_TO_DEVICE, leaf, to) if several and leaf._array.__class__ is np.ndarray else leaf
+                for leaf, several in zip(leaves, self.batched, strict=True)]  # fmt: skip
 
     def columns(self, calls: list[Call]) -> Sequence[tuple[Any, ...]]:
         """For each input, its rows."""
@@ -183,12 +199,12 @@ class Group:
         """Run some of its calls again, without the others; gives their inputs and outputs."""
         leaves = []
         for leaf, several in zip(self.leaves, self.batched, strict=True):
-            part = wrap(leaf._array[chosen] if several else leaf._array)
+            part = wrap(memory_of(leaf._array).take(leaf._array, chosen) if several else leaf._array)
             part._requires_grad = leaf._requires_grad
             leaves.append(part)
         extras = [self.extras[i] for i in chosen.tolist()] if self.extras else []
         with self.differentiating():
-            made = self.signature.run(self.signature, len(chosen), leaves, self.batched, extras)
+            made = self.signature.run(self.signature, len(chosen), self.joined(leaves), self.batched, extras)
         return leaves, list(made) if made.__class__ is tuple or made.__class__ is list else [made]
 
     def split_by_gradient(self, by_call: Array, reached: Array) -> list[Array]:
@@ -214,6 +230,8 @@ class Group:
         """Whether the inputs and outputs of some calls (None: of all) are finite."""
         if calls is not None and not calls.any():
             return True
+        if not self.memory.is_host:
+            return False  # to know it, Python would wait
         pairs = [*[(a, True) for a in self.arrays], *zip([t._array for t in self.leaves], self.batched, strict=True)]
         for array, several in pairs:
             if array.dtype.kind not in FLOAT_KINDS:
@@ -241,7 +259,7 @@ class Group:
             if array.shape != (size, *row.shape) or array.dtype != row.dtype:
                 array = np.broadcast_to(array, (size, *row.shape)).astype(row.dtype)
             if array.strides[1:] != row.strides and not _dense_rows(array, row):
-                array = np.ascontiguousarray(array)
+                array = row.memory.contiguous(array)
             self.arrays.append(array)
         self.start = segment.allocate_rows(self, self.arrays, size)
 
@@ -254,16 +272,8 @@ class Group:
         number = value.number
         array = self.arrays[number][self.index_of(value.call), ...]
         if value.is_part and (value.offset or value.row is not self.signature.outs[number]):
-            array = part_of(array, value.row, value.offset)
+            array = value.row.memory.part(array, value.row, value.offset)
         return array
-
-
-def part_of(array: Array, row: Row, offset: int) -> Array:
-    """A contiguous part of a contiguous array."""
-    if row.bytes == 0:
-        return np.empty(row.shape, row.dtype)
-    flat = array.reshape(-1).view(np.uint8)[offset : offset + row.bytes]
-    return flat.view(row.dtype).reshape(row.shape)
 
 
 def _dense_rows(array: Array, row: Row) -> bool:
@@ -280,37 +290,3 @@ def as_slice(values: Sequence[Value], distance: int) -> Slice | None:
     if distance != len(group.signature.outs) or group is not last.call.group or first.number != last.number:
         return None
     return Slice(group, first.number, group.index_of(first.call), len(values), first.offset, first.row)
-
-
-def gather_rows(addresses: Any, row: Row) -> Array:
-    """Copy rows at any addresses into one array."""
-    out = buffer_pool.empty((len(addresses), *row.shape), row.dtype)
-    if row.bytes:
-        by_address.gather(addresses, out)
-    return out
-
-
-def stack_copies(copies: Sequence[RowCopy]) -> Array:
-    """Stack rows that were copied when they were recorded."""
-    row = copies[0].row
-    if 0 < row.bytes <= _SMALL:
-        return _joined([c.data for c in copies], row)
-    return stack_rows([c._array for c in copies], row)
-
-
-def _joined(parts: list[Any], row: Row) -> Array:
-    """For scalars and short rows joining bytes is many times faster than NumPy's `stack`."""
-    return np.frombuffer(bytearray().join(parts), row.dtype).reshape((len(parts), *row.shape))
-
-
-def stack_rows(arrays: list[Array], row: Row) -> Array:
-    """Stack arrays of one shape."""
-    if 0 < row.bytes <= _SMALL and False not in [a.flags.c_contiguous for a in arrays]:
-        return _joined(arrays, row)
-    out = buffer_pool.empty((len(arrays), *row.shape), row.dtype)
-    if row.shape and row.bytes:
-        np.concatenate(arrays, out=out.reshape((-1, *row.shape[1:])))
-    else:
-        for i, array in enumerate(arrays):
-            out[i] = array
-    return out

@@ -6,7 +6,7 @@ import weakref
 from typing import Any
 
 from wayfare.batch.function_profile import MapTiming
-from wayfare.batch.record.call import Value
+from wayfare.batch.record.call import Row, Value
 from wayfare.batch.record.layout import copy_with_layout
 from wayfare.batch.record.ownership import Ownership
 from wayfare.batch.record.views import PickedView
@@ -58,9 +58,8 @@ def materialise_tensors(
 def _materialise_bases(tensors: list[Tensor], segment: Segment, timing: MapTiming | None) -> None:
     seeds: list[Value] = []
     with_history = []
-    for t in tensors:
+    for t, real in zip(tensors, map(wrap, _copies([t._handle for t in tensors])), strict=True):
         value = t._handle
-        real = wrap(copy_with_layout(value.call.group.array_of(value), value.row.layout))
         if t._requires_grad:
             with_history.append((t, real))
             seeds.append(value)
@@ -74,6 +73,22 @@ def _materialise_bases(tensors: list[Tensor], segment: Segment, timing: MapTimin
         real._edge = (node, number)
         real._requires_grad = True
         _become(t, real)
+
+
+def _copies(values: list[Value]) -> list[Any]:
+    """The arrays of values, in memory of their own; those of other devices at once."""
+    made: list[Any] = [None] * len(values)
+    together: dict[Row, list[int]] = {}
+    for i, value in enumerate(values):
+        if value.row.memory.is_host or value.row.layout is not None:
+            made[i] = copy_with_layout(value.call.group.array_of(value), value.row)
+        else:
+            together.setdefault(value.row, []).append(i)
+    for row, places in together.items():
+        arrays = [values[i].call.group.array_of(values[i]) for i in places]
+        for i, array in zip(places, row.memory.copies(arrays, row), strict=True):
+            made[i] = array
+    return made
 
 
 def _materialise_views(views: list[Tensor]) -> None:

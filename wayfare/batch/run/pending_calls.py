@@ -72,6 +72,8 @@ class PendingCalls(Interceptor):
         self.clear_fast_paths()
         self.pending: list[Call] = []
         self.pending_bytes = 0
+        # What was needed in the last round: values that Python will probably read.
+        self.awaited: Sequence[Value] = ()
         # How many calls have left `pending`.
         self.calls_run = 0
         # Weak references to the lazy tensors that are to be materialised if they are still held.
@@ -271,6 +273,7 @@ class PendingCalls(Interceptor):
     def run(self, targets: Sequence[Value] | None, only: bool = False) -> None:
         """The same; raises FailedCall, which names the call that failed."""
         calls = self.pending
+        self.awaited = targets or ()
         if targets is not None:
             calls, self.pending = split_needed(calls, [v.call for v in targets], only)
         else:
@@ -399,6 +402,7 @@ class PendingCalls(Interceptor):
         self.clear_fast_paths()
         self.callees, self.copies = {}, {}  # what is called in place of a function holds the session
         self.overwritten = []
+        self.awaited = ()
         self._segment = Segment(stats)
         self.hub.release()
         self.ownership.clear()

@@ -10,6 +10,7 @@ import numpy as np
 
 from wayfare.batch.record.call import Array, Value
 from wayfare.batch.run.group import Group, Slice
+from wayfare.core.device import copied, is_writable
 from wayfare.core.dispatch import record_one, tensor_ops
 from wayfare.core.op import REGISTRY
 from wayfare.core.tensor import Tensor, wrap
@@ -98,7 +99,7 @@ class Rematerialised:
         now = self._outside(t)
         if not written_after(t._array, time):
             return now
-        then = wrap(np.array(row))
+        then = wrap(copied(row))
         record_one(_CLONE, (now,), [now._array], then, {})
         return then
 
@@ -117,14 +118,14 @@ class Rematerialised:
         """The rematerialised tensor of a value."""
         group: Group = value.call.group
         if group.number not in self._groups:
-            return wrap(np.array(group.array_of(value)))
+            return wrap(copied(group.array_of(value)))
         row = self._rows[group.number, value.number, group.index_of(value.call)]
         return self._part(row, value.row.shape, value.offset)
 
 
 def _as_it_was(out: Tensor, row: Array, inputs: Sequence[Tensor]) -> Tensor:
     """A result with the values that it had when its group ran."""
-    if not out._array.flags.writeable or any([np.may_share_memory(out._array, t._array) for t in inputs]):
+    if not is_writable(out._array) or any([np.may_share_memory(out._array, t._array) for t in inputs]):
         out = tensor_ops.clone(out)
     out._array[...] = row
     return out

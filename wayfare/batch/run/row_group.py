@@ -84,7 +84,7 @@ class RowGroup(Group):
     def run_natively(self, segment: Segment, calls: list[Call], located: Sequence[Located]) -> bool:
         """Run all calls by the forward program of their plan, if they have one."""
         signature = self.signature
-        if not located or not signature.target.holds():
+        if not located or not signature.memory.is_host or not signature.target.holds():
             return False
         if len(calls) == 1:
             located = [_as_row(*part) for part in located]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.batch.record.memory import memory_of
 from wayfare.batch.record.signature import Signature
 from wayfare.core.dispatch import apply, tensor_ops
 from wayfare.core.tensor import Tensor, wrap
@@ -31,7 +32,8 @@ def run_op(signature: Signature, size: int, rows: list[Tensor], batched: list[bo
 def run_selected(signature: Signature, size: int, rows: list[Tensor], batched: list[bool], extras: list[Any]) -> Any:
     """`select` of one shared tensor, with an index for each call."""
     inputs, _ = all_inputs(signature, rows, batched)
-    return tensor_ops.index(inputs[0], wrap(np.array(extras, np.int64)), dims=(0,))
+    index = memory_of(inputs[0]._array).moved(np.array(extras, np.int64))
+    return tensor_ops.index(inputs[0], wrap(index), dims=(0,))
 
 
 def run_random(signature: Signature, size: int, rows: list[Tensor], batched: list[bool], extras: list[Any]) -> Any:

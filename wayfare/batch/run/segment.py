@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.batch.record.call import Array, Row, Value, row_of
+from wayfare.batch.record.call import Array, Value, row_of_array
+from wayfare.batch.record.memory import HOST
 from wayfare.batch.record.row_copy import RowCopy
-from wayfare.batch.run.call_loops import place_rows, rows_of
-from wayfare.batch.run.group import Group, Located, Scattered, Shared, as_slice, stack_copies, stack_rows
+from wayfare.batch.run.call_loops import rows_of
+from wayfare.batch.run.group import Group, Located, Scattered, Shared, as_slice
 from wayfare.core.tensor import Tensor
 
 _FIRST = 1024
@@ -44,7 +45,7 @@ class Segment:
             numbers[:start] = self._outputs[:start]
             self._outputs = numbers
         for number, array in enumerate(arrays):
-            place_rows(self._addresses, start + number, step, array)
+            group.memory.place_rows(self._addresses, start + number, step, array)
             # A group without a gradient is not stored here, so that it is freed when nobody needs its rows.
             self._outputs[start + number : end : step] = len(self._numbered) if group.differentiable else -1
             if group.differentiable:
@@ -89,10 +90,10 @@ class Segment:
     def _mixed(self, values: tuple[Any, ...], grad: bool) -> Located:
         self.stats.gathers += 1
         if set(map(type, values)) == _COPIES:
-            return stack_copies(values), None, None, True
+            return HOST.stack_copies(values, values[0].row), None, None, True
         arrays = [v.call.group.array_of(v) if v.__class__ is Value else v._array for v in values]
-        row: Row = row_of(arrays[0].shape, arrays[0].dtype)
-        return stack_rows(arrays, row), None, self._scattered(values) if grad else None, True
+        row = row_of_array(arrays[0])
+        return row.memory.stack(arrays, row), None, self._scattered(values) if grad else None, True
 
     def _scattered(self, values: tuple[Any, ...]) -> Scattered | None:
         """The source of these rows; None if none of them needs a gradient."""

@@ -19,6 +19,7 @@ import numpy as np
 from wayfare.codegen.cuda.commands import CudaCommands
 from wayfare.codegen.cuda.gemm import FLOATS, matmul
 from wayfare.codegen.cuda.kernel import build
+from wayfare.codegen.cuda.kernels.rows import add_at, gather_at
 from wayfare.codegen.cuda.kernels.update import update
 from wayfare.codegen.cuda.launch import CupyLauncher, Launcher
 from wayfare.codegen.cuda.numbers import write_numbers
@@ -360,6 +361,14 @@ class CudaBackend(Backend):
         """A view of the memory of an array; offset and strides are in bytes."""
         return self.xp.ndarray(tuple(shape), dtype, array.data + offset, tuple(strides))
 
+    def gather_at(self, addresses: Array, out: Any) -> None:
+        """out[i] = the row at addresses[i]."""
+        gather_at(self.launcher, addresses, out)
+
+    def add_at(self, addresses: Array, values: Any) -> None:
+        """The row at addresses[i] += values[i], in order; addresses may repeat."""
+        add_at(self.launcher, addresses, values)
+
     def owner_of(self, array: Any) -> int:
         """A number for the block of memory that an array lies in."""
         return array.data.mem.ptr  # type: ignore[no-any-return]
@@ -374,9 +383,12 @@ class CudaBackend(Backend):
         self._waiting.append((fine.all(), error))
 
     def check_now(self) -> None:
-        """Raise the first error among the checks that wait."""
+        """Raise the first error among the checks that wait; the flags come in one copy."""
         waiting, self._waiting = self._waiting, []
-        for fine, error in waiting:
+        flags = [fine for fine, _ in waiting]
+        if len({fine.device.id for fine in flags}) == 1:
+            flags = self.xp.stack(flags).get().tolist()
+        for fine, (_, error) in zip(flags, waiting, strict=True):
             if not bool(fine):
                 raise error
 
