@@ -12,7 +12,7 @@ import wayfare as wf
 from tests.batch.checks import equal, vectors, weight
 from wayfare import nn
 from wayfare.batch.record import function_call, function_copy
-from wayfare.batch.run import deferred_gemm
+from wayfare.batch.record.memory import HOST, HostMemory
 
 WEIGHT, SCALE = weight(3, 3), 2.0
 TREES = [((1, 2), (3, 4)), (1, (2, (3, 4))), ((1, 2), 3), 4] * 2
@@ -499,8 +499,8 @@ def test_the_weight_gradients_of_all_groups_are_one_product(monkeypatch):
         products.append(b.shape)
         return matmul(a, b)
 
-    matmul = deferred_gemm.matmul
-    monkeypatch.setattr(deferred_gemm, "matmul", counted)
+    matmul = HOST.matmul
+    monkeypatch.setattr(HostMemory, "matmul", staticmethod(counted))
     for _ in range(4):
         model.zero_grad()
         products.clear()

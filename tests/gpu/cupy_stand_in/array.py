@@ -66,7 +66,8 @@ class _Pointer:
 
     def __init__(self, array, offset=0):
         self.ptr = array._host.__array_interface__["data"][0] + offset
-        self.device_id, self.mem = array._device, _Memory(array if array.base is None else array.base)
+        holder = array.base if array._holder is None else array._holder
+        self.device_id, self.mem = array._device, _Memory(array if holder is None else holder)
 
     def __add__(self, offset):
         """An address some bytes further on."""
@@ -78,17 +79,17 @@ class _Pointer:
 class ndarray(NDArrayOperatorsMixin):
     """An array of the device."""
 
-    __slots__ = ("__weakref__", "_device", "_host", "base")
+    __slots__ = ("__weakref__", "_device", "_holder", "_host", "base")
     __array_priority__ = 100
 
     def __init__(self, shape, dtype=float, memptr=None, strides=None, order="C"):
-        self.base = None
+        self.base = self._holder = None
         self._device = _CURRENT[0]
         if memptr is not None:  # memory of another array, seen otherwise
             reach = sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if 0 not in shape else 0
             size = reach + np.dtype(dtype).itemsize if 0 not in shape else 0
             self._host = np.ndarray(shape, dtype, (ctypes.c_char * size).from_address(memptr.ptr), 0, strides)
-            self.base = memptr.mem.owner
+            self._holder = memptr.mem.owner  # CuPy's pointers hold the memory, and the array has no base
             return
         self._host = np.empty(shape, dtype, order)
         POOL.take(self, self._host.nbytes)
@@ -101,6 +102,7 @@ class ndarray(NDArrayOperatorsMixin):
         made = ndarray.__new__(ndarray)
         made._host = host
         made.base = self if self.base is None else self.base
+        made._holder = self._holder
         made._device = self._device
         return made
 
@@ -255,7 +257,7 @@ def of_host(host):
     """A new array of the device with the values of a NumPy array."""
     made = ndarray.__new__(ndarray)
     made._host = host if isinstance(host, np.ndarray) else np.asarray(host)
-    made.base = None
+    made.base = made._holder = None
     made._device = _CURRENT[0]
     POOL.take(made, made._host.nbytes)
     return made

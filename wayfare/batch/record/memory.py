@@ -7,6 +7,7 @@ makes views and copies, and reads numbers for Python.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _ndarray = np.ndarray
+_NOTHING = nullcontext()
 # Rows of at most this many bytes are joined as bytes.
 _SMALL = 1024
 # If Python reads a value of a result of at most so many bytes, all of the result is copied, for the other examples.
@@ -37,6 +39,10 @@ class Memory:
     is_host = False
     # Can rows be gathered on it?
     has_kernels = True
+
+    def active(self) -> AbstractContextManager[Any]:
+        """A `with` block in which its device is the current one."""
+        raise NotImplementedError
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         """A new array with any contents."""
@@ -112,6 +118,10 @@ class HostMemory(Memory):
     add = staticmethod(by_address.add)  # type: ignore[assignment]
     if NATIVE is not None:
         place_rows = staticmethod(NATIVE.place_rows)  # type: ignore[assignment]
+
+    def active(self) -> AbstractContextManager[Any]:
+        """A `with` block for groups of the CPU: nothing."""
+        return _NOTHING
 
     def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """A new array of zeros."""
@@ -195,9 +205,13 @@ class DeviceMemory(Memory):
         self.device = device
         self.has_kernels = backend.has_kernels
 
+    def active(self) -> AbstractContextManager[Any]:
+        """A `with` block in which its device is the current one."""
+        return self._backend.active(self.device)
+
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         """A new array with any contents."""
-        with self._backend.active(self.device):
+        with self.active():
             return self._backend.empty(shape, dtype)
 
     def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
@@ -218,7 +232,7 @@ class DeviceMemory(Memory):
         """The rows at any addresses as one array: one launch."""
         out = self.empty((len(addresses), *row.shape), row.dtype)
         if row.bytes:
-            with self._backend.active(self.device):
+            with self.active():
                 self._backend.gather_at(addresses, out)
         return out
 
@@ -229,7 +243,7 @@ class DeviceMemory(Memory):
 
     def add(self, addresses: Array, values: Any) -> None:
         """Add each row of an array to the row at an address, in order: one launch."""
-        with self._backend.active(self.device):
+        with self.active():
             self._backend.add_at(addresses, self._backend.in_c_order(values))
 
     def part(self, array: Any, row: Row, offset: int) -> Any:
@@ -248,7 +262,7 @@ class DeviceMemory(Memory):
         array = self._backend.in_c_order(array)
         out = self.empty((len(chosen), *array.shape[1:]), array.dtype)
         if out.size:
-            with self._backend.active(self.device):
+            with self.active():
                 self._backend.gather_at(address(array) + chosen.astype(np.int64) * array.strides[0], out)
         return out
 
@@ -262,7 +276,8 @@ class DeviceMemory(Memory):
     def copies(self, arrays: Sequence[Any], row: Row) -> list[Any]:
         """Copies of arrays of one shape, made by one launch. They lie in one block, but none is a view of another."""
         if len(arrays) == 1 or not row.bytes:
-            return [copied(array) for array in arrays]
+            with self.active():
+                return [copied(array) for array in arrays]
         whole = self.stack(arrays, row)
         size = row.bytes
         return [self._backend.view(whole, row.shape, row.dtype, i * size, row.strides) for i in range(len(arrays))]

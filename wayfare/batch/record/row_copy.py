@@ -44,13 +44,15 @@ class RowCopies:
     """What pending calls read of ordinary tensors. A tensor that is read again with the same values gives the same
     copy, so that calls can share it."""
 
-    __slots__ = ("_copies", "_not_copied", "_with_history")
+    __slots__ = ("_copies", "_not_copied", "_of_devices", "_with_history")
 
     def __init__(self) -> None:
         # id of a tensor → its copy, which holds the tensor
         self._copies: dict[int, RowCopy] = {}
         # id of a tensor with a history → the tensor, its edge, and its copy
         self._with_history: dict[int, tuple[Tensor, Any, Tensor]] = {}
+        # id of a tensor of another device → the tensor, and one on the same memory
+        self._of_devices: dict[int, tuple[Tensor, Tensor]] = {}
         self._not_copied: list[Tensor] = []
 
     def of(self, t: Tensor, row: Row) -> Any:
@@ -58,8 +60,7 @@ class RowCopies:
         if t._requires_grad:
             return self._of_history(t, row)
         if not row.memory.is_host:
-            self._not_copied.append(t)
-            return t
+            return self._of_device(t)
         data = t._array.tobytes()
         copy = self._copies.get(id(t))
         if copy is not None and copy.row is row and copy.data == data:
@@ -70,6 +71,14 @@ class RowCopies:
         copy.source = t
         self._copies[id(t)] = copy
         return copy
+
+    def _of_device(self, t: Tensor) -> Tensor:
+        """The memory of a tensor now: the tensor itself may become another one before the call runs."""
+        found = self._of_devices.get(id(t))
+        if found is None or found[1]._array is not t._array:
+            found = self._of_devices[id(t)] = t, wrap(t._array)
+            self._not_copied.append(found[1])
+        return found[1]
 
     def _of_history(self, t: Tensor, row: Row) -> Tensor:
         array = t._array
@@ -84,7 +93,7 @@ class RowCopies:
             copy = wrap(array.copy())
         else:
             copy = wrap(array)  # the same memory, but with the history that the tensor has now
-            self._not_copied.append(t)
+            self._not_copied.append(copy)
         if t._edge is None:
             record_one(REGISTRY["clone"], (t,), [array], copy, {})  # so that the gradient reaches the leaf
         else:
@@ -101,4 +110,5 @@ class RowCopies:
         """Forget everything: no call is pending."""
         self._copies.clear()
         self._with_history.clear()
+        self._of_devices.clear()
         self._not_copied.clear()

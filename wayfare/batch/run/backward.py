@@ -70,7 +70,8 @@ class Tape:
         backward_pass = _BackwardPass(self)
         backward_pass.add_to_values([(v, g) for v, g in zip(self.seeds, given, strict=True) if g is not None])
         for group in reversed(self.groups):
-            backward_pass.through_group(group)
+            with group.memory.active():
+                backward_pass.through_group(group)
         backward_pass.run_deferred_gemms()
         if self.timing is not None:
             self.timing.backward += thread_time() - began

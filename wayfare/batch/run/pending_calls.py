@@ -323,7 +323,8 @@ class PendingCalls(Interceptor):
             observer.starts(calls)
         failed = False
         try:
-            group.run(self._segment, calls)
+            with signature.memory.active():
+                group.run(self._segment, calls)
         except Exception as error:
             if calls.__class__ is not Steps:
                 raise find_failed_call(error, calls, self._segment) from None

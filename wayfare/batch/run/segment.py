@@ -9,8 +9,10 @@ import numpy as np
 from wayfare.batch.record.call import Array, Value, row_of_array
 from wayfare.batch.record.memory import HOST
 from wayfare.batch.record.row_copy import RowCopy
+from wayfare.batch.record.signature import MAX_ROW_BYTES
 from wayfare.batch.run.call_loops import rows_of
 from wayfare.batch.run.group import Group, Located, Scattered, Shared, as_slice
+from wayfare.core.device import copied
 from wayfare.core.tensor import Tensor
 
 _FIRST = 1024
@@ -85,7 +87,10 @@ class Segment:
         if value.__class__ is Value:
             array = value.call.group.array_of(value)
             return array, None, Shared(value.without_base()) if grad and value.needs_grad else None, False
-        return value._array, None, Shared(value) if grad and value._requires_grad else None, False
+        array = value._array
+        if array.__class__ is not np.ndarray and array.nbytes <= MAX_ROW_BYTES:
+            array = copied(array)  # it was not copied when it was recorded, and it may be written before the gradient
+        return array, None, Shared(value) if grad and value._requires_grad else None, False
 
     def _mixed(self, values: tuple[Any, ...], grad: bool) -> Located:
         self.stats.gathers += 1
