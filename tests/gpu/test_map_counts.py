@@ -34,7 +34,7 @@ def test_groups_are_few_launches(cuda, counts, launched):
         wf.stack(made).sum().backward()
         found.append((counts.launched + len(launched), counts.to_host, counts.synchronised))
     (loop, *_), (groups, to_host, synchronised) = found
-    assert groups < loop / 4, found
+    assert groups < loop / 3, found
     assert to_host == synchronised == 0
 
 
@@ -43,7 +43,7 @@ def test_one_copy_for_each_round_of_reads(cuda, counts):
 
     def settle(x):
         while x.norm() > 1:
-            x = wf.tanh(w @ x) * 0.4
+            x = wf.tanh(w @ x) * 0.05 + x * 0.7
         return x
 
     examples = [there(4, seed=s) * (s + 1) for s in range(9)]

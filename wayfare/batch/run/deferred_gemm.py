@@ -75,7 +75,8 @@ class DeferredGemms:
         if not isinstance(fused, FusedRecord) or not fused.factors:
             return None
         outputs = g if node.outs is not None else [g]
-        if any([gi is None for gi in outputs[: len(fused.outputs)]]):
+        missing = [gi is None for gi in outputs[: len(fused.outputs)]]
+        if any(missing) and not fused.may_be_zero(missing):
             return None  # a zero would stand for it, and zero times infinity is NaN
         products = [product_of(f, edges) for f in fused.factors]
         if not all([self._can_defer(of, own) for of in products]):

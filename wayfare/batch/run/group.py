@@ -16,6 +16,7 @@ from wayfare.batch.record.call import Array, Call, Row, Value
 from wayfare.batch.record.memory import Memory, memory_of
 from wayfare.batch.record.signature import Signature
 from wayfare.batch.run.call_loops import columns_of
+from wayfare.batch.run.missing_gradients import may_be_zero
 from wayfare.core.dispatch import apply1
 from wayfare.core.errors import InPlaceError
 from wayfare.core.mode import changed_mode
@@ -220,7 +221,8 @@ class Group:
             if not self._is_finite(None):
                 self.refuse_rerun()
             return []
-        if by_call.shape[1] > 1 and not self._is_finite(reached & ~by_call.all(axis=1)):
+        partly = reached & ~by_call.all(axis=1)
+        if partly.any() and not may_be_zero(self.outputs, by_call, reached) and not self._is_finite(partly):
             patterns = np.unique(by_call, axis=0)
             found = [np.flatnonzero((by_call == pattern).all(axis=1)) for pattern in patterns if pattern.any()]
             return found if len(found) > 1 or len(found[0]) < len(by_call) else []

@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from wayfare.core.device import BACKENDS, as_array, copied
+from wayfare.core.device import BACKENDS, as_array, copied, device_of
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import REGISTRY, Op, joint, raw_ops
 from wayfare.core.spec import FLOAT_KINDS, OF_NUMPY, Spec
@@ -140,7 +141,7 @@ class FusedRecord:
         def rule(m: Any, needs: Any, g: Any, y: Any, *inputs: Any, numbers: tuple[float, ...] = ()) -> Any:
             grads = list(g) if len(self.op_outputs) > 1 else [g]
             grads = grads[: len(self.outputs)]
-            complete = all([x is not None for x in grads])
+            complete = all([x is not None for x in grads]) or self.may_be_zero([x is None for x in grads])
             # A device is not asked whether numbers are finite: that would wait for it.
             if m.works_on_arrays or (complete and any([x.__class__ in BACKENDS for x in grads])):
                 found = self._input_grads(needs, grads, y, inputs, numbers)
@@ -177,6 +178,34 @@ class FusedRecord:
             wanted = [*[self._lowered_grads[i] for i in self.whole], *factors]
             self._factored = FusedProgram(f"{self.name}_backward", *standing_on(wanted, self.needed))
         return self._factored
+
+    def reads(self, later: int, earlier: int) -> bool:
+        """Is one output computed from another one, so that its gradient is a part of the other's?"""
+        return later in self._readers[earlier]
+
+    def may_be_zero(self, missing: Sequence[bool]) -> bool:
+        """May zeros stand for the gradients of outputs that have none? They may if another output that has one is
+        computed from such an output: then zero is added to a gradient before anything multiplies it. (Zero times
+        infinity would be NaN.)"""
+        given = {j for j, lacks in enumerate(missing) if not lacks}
+        return all([not lacks or not given.isdisjoint(self._readers[i]) for i, lacks in enumerate(missing)])
+
+    @cached_property
+    def _readers(self) -> list[set[int]]:
+        found: list[set[int]] = [set() for _ in self.outputs]
+        for number, output in enumerate(self.outputs):
+            waiting, seen = [output.step], set()
+            while waiting:
+                step = waiting.pop()
+                if id(step) in seen or step.op is None or step.op.vjp is None:
+                    continue
+                seen.add(id(step))
+                for value in step.inputs:
+                    waiting.append(value.step)
+                    for i, other in enumerate(self.outputs):
+                        if value is other and i != number:
+                            found[i].add(number)
+        return found
 
     # -- running
 
@@ -235,7 +264,7 @@ class FusedRecord:
             elif kind == "output":
                 arrays.append(y[i] if several else y)
             else:
-                arrays.append(_zeros(self.outputs[i], symbols) if grads[i] is None else as_array(grads[i]))
+                arrays.append(_zeros(self.outputs[i], symbols, grads) if grads[i] is None else as_array(grads[i]))
         return bound(arrays)
 
     def _by_ops(self, m: Any, *inputs: Any, numbers: tuple[float, ...] = ()) -> Any:
@@ -345,8 +374,11 @@ def by_ops(
     return [known[v] for v in values]
 
 
-def _zeros(v: Value, symbols: Sequence[Any]) -> Array:
-    return np.broadcast_to(np.zeros((), v.dtype), evaluated(v.shape, symbols))
+def _zeros(v: Value, symbols: Sequence[Any], beside: Sequence[Any]) -> Any:
+    """Zeros in the place of a gradient, on the device of the others."""
+    made = np.broadcast_to(np.zeros((), v.dtype), evaluated(v.shape, symbols))
+    there = next((g for g in beside if g.__class__ in BACKENDS), None)
+    return made if there is None else BACKENDS[there.__class__].constant(made, device_of(there))
 
 
 def _shared(outputs: Sequence[Value], inputs: Sequence[Value], hidden: Sequence[Value]) -> list[int]:
