@@ -12,7 +12,7 @@ def there(*shape, seed=0, dtype=np.float64):
     return wf.tensor(np.random.default_rng(seed).standard_normal(shape).astype(dtype)).to("cuda")
 
 
-def both(f, examples, parameters=(), tolerance=1e-7, weigh=True):
+def both(f, examples, parameters=(), tolerance=1e-7):
     """Values and gradients of the loop and of groups agree. Returns the statistics of the groups."""
     found = []
     for way in ("loop", "groups"):
@@ -26,8 +26,7 @@ def both(f, examples, parameters=(), tolerance=1e-7, weigh=True):
             stats = wf.batching.last()
         flat = [t for result in made for t in (result if isinstance(result, tuple) else (result,))]
         if any(t.requires_grad for t in flat):
-            total = sum((k + 1 if weigh else 1) * t.sum() for k, t in enumerate(flat) if t.requires_grad)
-            total.backward()
+            sum((k + 1) * t.sum() for k, t in enumerate(flat) if t.requires_grad).backward()
         values = [t.detach().cpu().numpy() for t in flat]
         grads = [None if p.grad is None else p.grad.cpu().numpy() for p in parameters]
         devices = [t.device for t in (*flat, *[p.grad for p in parameters if p.grad is not None])]
@@ -267,12 +266,138 @@ def test_moving_between_devices_inside(cuda, counts):
 
 
 def test_examples_of_several_devices(cuda):
+    if cuda.count < 2:
+        pytest.skip("there is one device")
+
     def run(x):
         return wf.tanh(x * 2).sum() + x.mean()
 
-    examples = [there(3, seed=0), there(3, seed=1).cpu(), there(3, seed=2).to("cuda:1"), there(3, seed=3), there(3, seed=4).cpu()]
-    stats = both(run, examples, weigh=False) if not any(e.requires_grad for e in examples) else None
+    places = ["cuda:0", "cpu", "cuda:1", "cuda:0", "cpu", "cuda:1"]
+    stats = both(run, [there(3, seed=s).to(place) for s, place in enumerate(places)])
     assert stats.groups < stats.nodes
+
+
+def halve(x):
+    while x.abs().max() > 1:
+        x = x * 0.5
+    return x.sum()
+
+
+@pytest.mark.parametrize("options", [{}, {"batch": True}], ids=["chosen", "batched"])
+def test_again_and_again(cuda, options):
+    """On the CPU later maps run along recorded paths."""
+    for k in range(8):
+        examples = [there(3, seed=10 * k + s) * s for s in range(8)]
+        made = [y.item() for y in wf.map(halve, examples, **options)]
+        assert made == pytest.approx([halve(x).item() for x in examples], 1e-7)
+    if options:
+        text = str(wf.batching.last())
+        assert "not along paths, because its tensors are on cuda:0, where the ops of examples run in groups" in text
+
+
+def test_again_and_again_with_weights_on_the_device(cuda):
+    table = there(6, 3, seed=1)
+
+    def run(k):
+        x = table[int(k)]
+        while x.norm() > 1:
+            x = x * 0.6
+        return x.sum()
+
+    for _ in range(5):
+        examples = [wf.tensor(k % 6) for k in range(9)]
+        made = [y.item() for y in wf.map(run, examples, batch=True)]
+        assert made == pytest.approx([run(x).item() for x in examples], 1e-7)
+
+
+def test_workers_are_given_tensors_of_the_cpu(cuda):
+    examples = [there(3, seed=s) for s in range(4)]
+    with pytest.warns(UserWarning, match="runs in one process, because its tensors are on cuda:0"):
+        made = wf.map(halve, examples, workers=2)
+    assert [y.item() for y in made] == pytest.approx([halve(x).item() for x in examples])
+
+
+def test_a_block_of_batching(cuda, counts):
+    w, rows = there(4, 3, seed=1).requires_grad_(), [there(4, seed=s) for s in range(6)]
+    with wf.batching() as block:
+        made = [wf.tanh(x @ w).sum() for x in rows]
+        first = made[0].item()
+        more = [y * 2 for y in made]
+    assert block.stats.groups == 4 and first == pytest.approx(wf.tanh(rows[0] @ w).sum().item())
+    sum(more).backward()
+    got = w.grad.cpu().numpy()
+    w.grad = None
+    sum(wf.tanh(x @ w).sum() * 2 for x in rows).backward()
+    np.testing.assert_allclose(got, w.grad.cpu().numpy(), rtol=1e-7)
+
+
+def test_modules_and_fused_functions_of_the_user(cuda):
+    class Cell(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(3, 3), nn.LayerNorm(3)
+
+        def forward(self, x, y):
+            start = wf.zeros(3, device=x.device, dtype=x.dtype)
+            return wf.tanh(self.a(x) + self.b(y) + start)
+
+    @wf.fused
+    def mix(x, y):
+        return wf.sigmoid(x) * y + x.new_ones(3) * 0.5
+
+    wf.manual_seed(0)
+    cell = Cell().to("cuda", wf.float64)
+
+    def run(rows):
+        x = rows[0]
+        for row in rows[1:]:
+            x = mix(cell(x, row), x)
+        return x.sum()
+
+    examples = [[there(3, seed=7 * s + k) for k in range(1 + s % 4)] for s in range(8)]
+    stats = both(run, examples, list(cell.parameters()))
+    assert any(kind.name == "Cell" for kind in stats.kinds), stats
+
+
+def test_gradients_of_some_examples_only(cuda):
+    w = there(3, seed=1).requires_grad_()
+    examples = [there(3, seed=s) for s in range(6)]
+
+    def run(x):
+        y = wf.tanh(x * w)
+        return y.sum(), (y * w).sum() / (x[0] - examples[4][0]) ** 2  # infinite for one example
+
+    found = []
+    for batch in (False, True):
+        w.grad = None
+        made = wf.map(run, examples, batch=batch)
+        (made[0][0] + made[1][1] + made[4][0] + made[5][1]).backward()
+        found.append(w.grad.cpu().numpy())
+    assert np.isfinite(found[0]).all()
+    np.testing.assert_allclose(*found, rtol=1e-7)
+
+
+def test_hooks_on_what_examples_compute(cuda):
+    w, seen = there(3, seed=1).requires_grad_(), []
+
+    def run(x):
+        y = x * w
+        y.register_hook(lambda g: seen.append(g.device.type))
+        return y.sum()
+
+    both(run, [there(3, seed=s) for s in range(3)], [w])
+    assert seen == ["cuda"] * 6
+
+
+def test_bidirectional_lengths_and_stacks(cuda):
+    """`stack` and `cat` of rows of one shape are a gather."""
+    w = there(3, seed=1).requires_grad_()
+
+    def run(rows):
+        rows = [row * w for row in rows]
+        return (wf.stack(rows).cumsum(0) * wf.cat(rows[::-1]).reshape(len(rows), 3)).sum()
+
+    both(run, [[there(3, seed=9 * s + k) for k in range(2 + s % 2)] for s in range(6)], [w])
 
 
 def test_printing_and_questions_inside(cuda, capsys):
@@ -292,8 +417,8 @@ def test_views_and_transposed_tensors(cuda):
 
     def run(x):
         y = (x @ w).T  # [3, 2]
-        a, b = y.chunk(2, 1)
-        return (a.reshape(3) * y[:, 1] + y.flatten()[:3]).sum() + y[1:, 0].sum() + y.view(-1)[0] * 0 if y.is_contiguous() else a.sum()
+        first, second = y.chunk(2, 1)
+        return (first.reshape(3) * y[:, 1] + y.flatten()[:3]).sum() + second[1:, 0].exp().sum(), y.squeeze(0) * 2
 
     both(run, [there(2, 4, seed=s) for s in range(4)], [w])
 

@@ -243,18 +243,6 @@ def test_a_module_moves_with_its_gradients(cuda):
 # -- what runs op by op, and what is refused -------------------------------------------------------------------------
 
 
-def test_map_runs_as_a_loop_and_says_so(cuda):
-    def square(x):
-        return (x * x).sum()
-
-    x = wf.arange(3.0, device="cuda")
-    with pytest.warns(UserWarning, match="map: square runs as a loop, because its tensors are not on the CPU"):
-        assert [y.item() for y in wf.map(square, [x, x + 1])] == [5.0, 14.0]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert [y.item() for y in wf.map(square, [x, x + 1])] == [5.0, 14.0]
-
-
 def test_a_function_compiled_for_the_cpu_is_not_replayed_on_a_device(cuda):
     layer = nn.Linear(3, 3)
     run = wf.compile(lambda x: layer(x).relu().sum())

@@ -286,7 +286,8 @@ class Fused:
             return None
         if found is UNKNOWN:
             with _TURN:
-                found = self._trace(shape, tensors, floats, tuple(grad and t.requires_grad for t in tensors), grad, device)
+                needs = tuple(grad and t.requires_grad for t in tensors)
+                found = self._trace(shape, tensors, floats, needs, grad, device)
             if len(self._ready) >= _READY:
                 self._ready.clear()
             self._ready[key] = found

@@ -219,8 +219,11 @@ def _spread(profile: FunctionProfile, examples: list[Example], workers: int, bat
         known.one_took(len(examples), perf_counter() - began, timing)
         return
     first = examples[0]
+    device = first.elsewhere()
     why = known.effects_of(first.function, first.args)
     try:
+        if device is not None:
+            raise NotSpread(f"its tensors are on {device}, and processes are given those of the CPU")
         if why:
             raise NotSpread(f"it changes what others see: {why}")
         THREAD.stats = stats = spread(examples, workers, batch, known, profile, run_in_worker)

@@ -331,7 +331,8 @@ class Session(PendingCalls):
                 self.flush([value], only=True)
             else:
                 self.hub.wait(value)
-        return value.row.memory.read(value, self.awaited)
+        found: Array = value.row.memory.read(value, self.awaited)
+        return found
 
     def may_read(self, *tensors: Tensor) -> bool:
         """Whether a check may read these values: if they are computed, or if an error must be raised right here."""

@@ -89,6 +89,7 @@ class ndarray(NDArrayOperatorsMixin):
             reach = sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if 0 not in shape else 0
             size = reach + np.dtype(dtype).itemsize if 0 not in shape else 0
             self._host = np.ndarray(shape, dtype, (ctypes.c_char * size).from_address(memptr.ptr), 0, strides)
+            self._device = memptr.device_id
             self._holder = memptr.mem.owner  # CuPy's pointers hold the memory, and the array has no base
             return
         self._host = np.empty(shape, dtype, order)

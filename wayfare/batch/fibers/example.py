@@ -11,8 +11,11 @@ from wayfare.batch.analysis.exception_scopes import ends_search
 from wayfare.batch.record.call import Value
 from wayfare.batch.record.function_call import as_copy
 from wayfare.core.callsite import NO_LINE, Site
+from wayfare.core.device import Device
 from wayfare.core.generator import example_generator
 from wayfare.core.mode import Mode
+from wayfare.core.pytree import flatten
+from wayfare.core.tensor import Tensor
 
 
 class Example:
@@ -43,6 +46,12 @@ class Example:
         self.analysis: Any = None
         self.result: Any = None
         self.error: BaseException | None = None
+
+    def elsewhere(self) -> Device | None:
+        """A device other than the CPU that a tensor among its arguments is on; None if there is none."""
+        tensors: list[Tensor] = []
+        flatten(self.args, tensors, [])
+        return next((t.device for t in tensors if t.device.type != "cpu"), None)
 
     def again(self) -> Example:
         """The same call once more."""

@@ -29,6 +29,7 @@ from wayfare.compiler.replay.entry import Entry
 from wayfare.compiler.signature import Signature
 from wayfare.compiler.structure import Opaque
 from wayfare.core.callsite import outside_frames
+from wayfare.core.device import Device
 from wayfare.core.mode import STATE
 from wayfare.ir.graph import in_order
 
@@ -113,6 +114,10 @@ class RecordedPaths:
     def _run_signed(
         self, examples: list[Example], loop: Loop, profile: FunctionProfile, stats: PathStats, always: bool
     ) -> list[Example]:
+        device = examples[0].elsewhere()
+        if device is not None:
+            stats.refused(_on(device))
+            return examples
         began = thread_time()
         loop_seconds = self._one * len(examples)
         if not self._budget.begin(None if always else loop_seconds, self._maps):
@@ -357,8 +362,15 @@ def _signed(examples: list[Example]) -> tuple[list[Signed], list[Example]]:
     return signed, rest
 
 
+def _on(device: Device) -> str:
+    return f"its tensors are on {device}, where the ops of examples run in groups"
+
+
 def _unbatchable(entry: Entry) -> str:
     """Why the paths of an entry cannot be run for many examples at once; "" if they can."""
+    device = entry.graph.device
+    if device is not None and device.type != "cpu":
+        return _on(device)
     for block in entry.tree.walk():
         recording = block.recording
         if recording is None:

@@ -113,11 +113,11 @@ class HostMemory(Memory):
     device = CPU
     is_host = True
     contiguous = staticmethod(np.ascontiguousarray)  # type: ignore[assignment]
-    empty = staticmethod(buffer_pool.empty)  # type: ignore[assignment]
-    matmul = staticmethod(gemm.matmul)  # type: ignore[assignment]
-    add = staticmethod(by_address.add)  # type: ignore[assignment]
+    empty = staticmethod(buffer_pool.empty)
+    matmul = staticmethod(gemm.matmul)
+    add = staticmethod(by_address.add)
     if NATIVE is not None:
-        place_rows = staticmethod(NATIVE.place_rows)  # type: ignore[assignment]
+        place_rows = staticmethod(NATIVE.place_rows)
 
     def active(self) -> AbstractContextManager[Any]:
         """A `with` block for groups of the CPU: nothing."""

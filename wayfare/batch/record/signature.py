@@ -34,8 +34,8 @@ class Signature:
     """Calls that can run together. There is one object for each key of a session."""
 
     __slots__ = (
-        "attrs", "carries", "checks_values", "differentiable", "grad", "groups", "inference", "joins", "key", "largest", "memory",
-        "name", "nodes", "outs", "over_steps", "pattern", "pending_bytes", "record", "run", "session",
+        "attrs", "carries", "checks_values", "differentiable", "grad", "groups", "inference", "joins", "key", "largest",
+        "memory", "name", "nodes", "outs", "over_steps", "pattern", "pending_bytes", "record", "run", "session",
         "shared", "shared_need_grad", "target",
     )  # fmt: skip
 
@@ -158,7 +158,7 @@ def infer_rows(op: Op, attrs: dict[str, Any], attrs_key: Any, rows: Sequence[Row
 def meeting_memory(rows: Sequence[Row]) -> Memory:
     """Where an op on such rows runs: all lie there, or are numbers of the CPU. NotImplementedError if they do not meet,
     or if nothing can be gathered there: then the op runs at once, or raises on the user's line."""
-    found = HOST
+    found: Memory = HOST
     for row in rows:
         if row.memory is not found and row.memory is not HOST:
             if found is not HOST or not row.memory.has_kernels:

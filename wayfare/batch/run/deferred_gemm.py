@@ -10,8 +10,8 @@ import numpy as np
 from wayfare.autograd.engine import by_rule, raw_ops_for
 from wayfare.batch.record.call import Array
 from wayfare.batch.record.memory import memory_of
-from wayfare.core.node import Node
 from wayfare.core.device import BACKENDS, address
+from wayfare.core.node import Node
 from wayfare.core.op import REGISTRY, raw_ops
 from wayfare.core.tensor import Tensor
 from wayfare.ir.fuse.record import Factors, FusedRecord

@@ -49,9 +49,9 @@ class Slice:
         self.first, self.size = first, size
         self.offset, self.row = offset, row
 
-    def rows(self) -> Array:
+    def rows(self) -> Any:
         """The rows, as a view of the earlier result."""
-        array = self.group.arrays[self.number][self.first : self.first + self.size]
+        array: Any = self.group.arrays[self.number][self.first : self.first + self.size]
         row = self.row
         if self.offset == 0 and row is self.group.signature.outs[self.number]:
             return array

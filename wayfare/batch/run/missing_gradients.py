@@ -42,7 +42,7 @@ def _is_computed_from(later: Tensor, earlier: Tensor) -> bool:
             if number == wanted and later._edge != earlier._edge:
                 return True
             fused = getattr(target.op.forward, "__self__", None)
-            if isinstance(fused, FusedRecord) and max(number, wanted) < len(fused.outputs) and fused.reads(number, wanted):
+            if isinstance(fused, FusedRecord) and fused.reads(number, wanted):
                 return True
         elif isinstance(target, Node) and id(target) not in seen:
             seen.add(id(target))

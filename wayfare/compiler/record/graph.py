@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.core.device import host, memory_key
+from wayfare.core.device import Device, host, memory_key
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import Op
 from wayfare.core.tensor import Tensor
@@ -54,6 +54,8 @@ class Graph:
         self.sources: list[Source] = []
         self._by_key: dict[Any, Source] = {}
         self._same: dict[Any, Any] = {}
+        # Where the arrays of the last recording are; None while there are none.
+        self.device: Device | None = None
         # By the first output of a step: for each input, whether gradients stop there.
         self.cuts: dict[Value, tuple[bool, ...]] = {}
 

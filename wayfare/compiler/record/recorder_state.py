@@ -216,7 +216,7 @@ class RecorderState:
         """A plan runs on one device, so a call that computes on several cannot be replayed."""
         here = device_of(array)
         if self.device is None:
-            self.device = here
+            self.device = self.graph.device = here
         elif self.device != here:
             raise GiveUp(f"it computes on several devices, {self.device} and {here}")
 

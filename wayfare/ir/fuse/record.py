@@ -181,7 +181,7 @@ class FusedRecord:
 
     def reads(self, later: int, earlier: int) -> bool:
         """Is one output computed from another one, so that its gradient is a part of the other's?"""
-        return later in self._readers[earlier]
+        return earlier < len(self.outputs) and later in self._readers[earlier]
 
     def may_be_zero(self, missing: Sequence[bool]) -> bool:
         """May zeros stand for the gradients of outputs that have none? They may if another output that has one is
