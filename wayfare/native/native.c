@@ -185,7 +185,7 @@ static PyMethodDef functions[] = {
     {"how_many", how_many, METH_O, "Whether no flag is set, or some, or all."},
     {"reads_of", reads_of, METH_VARARGS, "The depths that calls read."},
     {"steps_of", steps_of, METH_VARARGS, "The calls of a chain, step by step."},
-    {"split_needed", split_needed, METH_VARARGS, "The calls that must run, and those that can wait."},
+    {"take_needed", take_needed, METH_VARARGS, "Take the calls that must run out of a list of pending calls."},
     {"mark_as_run", mark_as_run, METH_VARARGS, "Mark the calls of a group as run."},
     {"run_rows", (PyCFunction)(void (*)(void))run_rows, METH_FASTCALL, "Run a command list on the rows of a group."},
     {"add_rows", (PyCFunction)(void (*)(void))add_rows, METH_FASTCALL, "Add rows to rows given by id."},

@@ -21,7 +21,7 @@ from wayfare.batch.record.opaque_fast_path import FastPath
 from wayfare.batch.record.ownership import Ownership
 from wayfare.batch.record.row_copy import RowCopies
 from wayfare.batch.record.signature import OWN_LEAF, Signature
-from wayfare.batch.run.call_loops import mark_as_run, order_rows, split_needed
+from wayfare.batch.run.call_loops import mark_as_run, order_rows, take_needed
 from wayfare.batch.run.chain import Chain, merge_chains
 from wayfare.batch.run.group import Group
 from wayfare.batch.run.materialise import materialise_tensors
@@ -72,6 +72,8 @@ class PendingCalls(Interceptor):
         self.clear_fast_paths()
         self.pending: list[Call] = []
         self.pending_bytes = 0
+        # How many of them could wait in the last round.
+        self._looked_at = 0
         # How many calls have left `pending`.
         self.calls_run = 0
         # Weak references to the lazy tensors that are to be materialised if they are still held.
@@ -221,7 +223,7 @@ class PendingCalls(Interceptor):
     def _keep_only(self, calls: list[Call]) -> None:
         """Keep only these calls, and the calls they need (another example may have recorded a common one first)."""
         if len(calls) < len(self.pending):
-            self.pending = split_needed(self.pending, calls, True)[0]
+            self._put_back(take_needed(self.pending, 0, calls, False), [])
             self.common_results.clear()
 
     def run_calls_of(self, examples: Sequence[Example]) -> None:
@@ -255,7 +257,7 @@ class PendingCalls(Interceptor):
             return function()
 
     def flush(self, targets: Sequence[Value] | None = None, only: bool = False) -> None:
-        """Run pending calls: all, or those that `targets` need and (unless `only`) those of unfinished examples."""
+        """Run pending calls: all, or those that `targets` need and (unless `only`) those that can join their groups."""
         while True:
             try:
                 self.run(targets, only)
@@ -270,12 +272,13 @@ class PendingCalls(Interceptor):
 
     def run(self, targets: Sequence[Value] | None, only: bool = False) -> None:
         """The same; raises FailedCall, which names the call that failed."""
-        calls = self.pending
         if targets is not None:
-            calls, self.pending = split_needed(calls, [v.call for v in targets], only)
+            calls = take_needed(self.pending, self._looked_at, [v.call for v in targets], not only)
+            self._looked_at = min(self._looked_at, len(self.pending)) if only else len(self.pending)
+            self.pending_bytes -= sum([call.signature.pending_bytes for call in calls])
         else:
-            self.pending = []
-            self.pending_bytes = 0
+            calls, self.pending = self.pending, []
+            self.pending_bytes = self._looked_at = 0
         self.calls_run += len(calls)
         if not calls:
             return
@@ -294,7 +297,7 @@ class PendingCalls(Interceptor):
                 except BaseException:
                     # The other calls may still run, if the example handles the error.
                     left = [c for rest in groups[number:] for c in rest if c.group is None]
-                    self.pending = left + self.pending
+                    self._put_back(left, self.pending)
                     raise
         stats = self.stats
         stats.rounds += 1
@@ -302,8 +305,6 @@ class PendingCalls(Interceptor):
         stats.seconds_running += perf_counter() - scheduled
         if not self.pending:
             self.row_copies.clear()
-        if targets is not None:
-            self.pending_bytes = sum([call.signature.pending_bytes for call in self.pending])
 
     def _run(self, calls: list[Call]) -> None:
         signature = calls[0].signature
@@ -351,7 +352,12 @@ class PendingCalls(Interceptor):
             c.inputs = ()
             c.group = FAILED
         self._has_failed_calls = True
-        self.pending = [c for c in self.pending if c not in failed]
+        self._put_back([c for c in self.pending if c not in failed], [])
+
+    def _put_back(self, calls: list[Call], others: list[Call]) -> None:
+        """These calls, and after them those others, are what is pending."""
+        self.pending, self._looked_at = calls + others, 0
+        self.pending_bytes = sum([call.signature.pending_bytes for call in self.pending])
 
     def materialise(self) -> None:
         """Run all pending calls, and make every tensor that is still held an ordinary one."""
