@@ -31,13 +31,13 @@ from wayfare.batch.run.segment import Segment
 from wayfare.batch.run.stacked import Stacked, find_stacks
 from wayfare.batch.run.steps import StackCalls, Steps
 from wayfare.batch.stats import SignatureStats, Stats
-from wayfare.codegen.routines.transposed_weights import caching_transposes
+from wayfare.codegen.routines.transposed_weights import Copies, caching_transposes
 from wayfare.core.callsite import locate, user_frame
 from wayfare.core.executor import Interceptor
 from wayfare.core.mode import STATE, Mode, changed_mode, current, outer_mode, set_mode, watcher
 from wayfare.core.stand_in import StandIn, become
 from wayfare.core.tensor import Tensor, wrap
-from wayfare.core.write_clock import owner_of
+from wayfare.core.write_clock import latest_write, owner_of
 
 # Pending calls run when their results (plus 1000 bytes for each call) would take more bytes than this.
 LIMIT = 256 * 1024 * 1024
@@ -74,6 +74,9 @@ class PendingCalls(Interceptor):
         self.pending_bytes = 0
         # How many of them could wait in the last round.
         self._looked_at = 0
+        # Transposed copies of weights, and when any tensor had last been written then.
+        self._transposed: Copies = {}
+        self._written = 0
         # How many calls have left `pending`.
         self.calls_run = 0
         # Weak references to the lazy tensors that are to be materialised if they are still held.
@@ -290,7 +293,10 @@ class PendingCalls(Interceptor):
         ahead = self._segment.calls_ahead = {}
         for members in groups:
             ahead[members[0].signature] = ahead.get(members[0].signature, 0) + len(members)
-        with changed_mode(executor=None), caching_transposes():
+        if targets is None or only or self._written != latest_write[0]:
+            # Only between two rounds of reading nobody writes without our notice: the functions have no side effects.
+            self._transposed, self._written = {}, latest_write[0]
+        with changed_mode(executor=None), caching_transposes(self._transposed):
             for number, members in enumerate(groups):
                 try:
                     self._run(members)
@@ -402,6 +408,7 @@ class PendingCalls(Interceptor):
             if tensor.__class__ is StandIn:
                 become(tensor, wrap(array))
         self.signatures, self.retired, self.common_results, self.pending, self.live = {}, [], {}, [], []
+        self._transposed = {}
         self.clear_fast_paths()
         self.callees, self.copies = {}, {}  # what is called in place of a function holds the session
         self.overwritten = []
