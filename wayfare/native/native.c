@@ -139,6 +139,7 @@ static inline PyObject *new_array(PyArray_Descr *descr, int ndim, npy_intp const
 #include "loops.h"
 #include "rows.h"
 #include "row_commands.h"
+#include "guards.h"
 
 static int slots_of_classes(void) {
 #define SLOT(table, type, field, name) if ((table.field = slot_of(type, name)) < 0) return -1
@@ -202,6 +203,6 @@ PyMODINIT_FUNC PyInit__native(void) {
     MODE_NAME = PyUnicode_InternFromString("mode");
     if (m == NULL || F32 == NULL || F64 == NULL || MODE_NAME == NULL) return NULL;
     if (PyModule_AddStringConstant(m, "version", WAYFARE_VERSION) < 0) return NULL;
-    if (init_eager(m) < 0 || init_views(m) < 0 || init_record(m) < 0 || init_calls(m) < 0) return NULL;
+    if (init_eager(m) < 0 || init_views(m) < 0 || init_record(m) < 0 || init_calls(m) < 0 || init_guards(m) < 0) return NULL;
     return m;
 }
