@@ -71,6 +71,28 @@ def test_a_chain_of_cells_is_one_group(name, bias, chosen):
     assert groups_of(name) == [(len(LENGTHS), 1), (sum(LENGTHS) - len(LENGTHS), 1)]
 
 
+@pytest.mark.parametrize("chosen", [slice(None), slice(1, None, 2), slice(1, 2)], ids=str)
+@pytest.mark.parametrize("name", CELLS)
+def test_a_chain_of_cells_that_are_given_batches_of_one_row_is_one_group(name, chosen):
+    wf.manual_seed(0)
+    cell, head = getattr(nn, name)(5, 7), nn.Linear(7, 3)
+
+    def total(rows):
+        states = read(cell, [x.view(1, -1) for x in rows])
+        return sum(head(h_of(state)).tanh().sum() for state in states)
+
+    compare(total, sequences(), [cell, head], chosen)
+    assert groups_of(name) == [(len(LENGTHS), 1), (sum(LENGTHS) - len(LENGTHS), 1)]
+
+
+def test_cells_that_are_given_several_rows_run_level_by_level():
+    wf.manual_seed(0)
+    cell = nn.GRUCell(5, 7)
+    examples = [[wf.randn(2, 5) for _ in range(n)] for n in LENGTHS]
+    compare(lambda rows: read(cell, rows)[-1].sum(), examples, [cell])
+    assert groups_of("GRUCell") == [(len(LENGTHS), 1), (sum(LENGTHS) - len(LENGTHS), max(LENGTHS) - 1)]
+
+
 @pytest.mark.parametrize("chosen", [slice(None), slice(0, 4)], ids=str)
 def test_every_state_of_a_chain_can_be_read(chosen):
     wf.manual_seed(0)

@@ -275,3 +275,36 @@ def test_the_native_functions_refuse_what_does_not_fit():
         NATIVE.run_rows(layout, codes, 3, 3, 0, (np.zeros((2, 1)),), (), np.zeros(64, np.uint8))
     with pytest.raises(ValueError, match="no code"):
         NATIVE.run_rows(layout, codes, 2, 2, 0, (np.zeros((2, 1)),), (), np.zeros(64, np.uint8))
+
+
+def test_transposed_weights_last_from_one_round_of_reading_to_the_next():
+    layer, rows = nn.Linear(6, 6), list(wf.randn(12, 6))
+
+    def walk(x):
+        steps = 0
+        while steps < 5 and x.sum().item() < 1e9:
+            x = layer(x)
+            steps += 1
+        return x.sum()
+
+    def step():
+        wf.map(walk, rows, batch=True)
+
+    for _ in range(3):
+        step()
+    forward, _, lists = counted(step)
+    assert forward == 5
+    assert lists == forward + 2  # one copy for all rounds, and one for what runs at the end
+
+
+def test_a_plan_computes_with_plain_numbers(monkeypatch):
+    cell, leaves = nn.BinaryTreeLSTMCell(5, 5), trees(40, 5)
+    made, init = [], row_plan.RowPlan.__init__
+    monkeypatch.setattr(row_plan.RowPlan, "__init__", lambda self, *given: (init(self, *given), made.append(self))[0])
+    for _ in range(3):
+        LOSSES["all"](wf.map(lambda tree: reduce(cell, tree), leaves)).backward()
+    assert made
+    for program in [program for plan in made for program in (plan.forward, plan.backward)]:
+        places = [place for place in (*program.inputs, *program.outputs) if place is not None]
+        numbers = [n for place in places for n in (place.offset, *place.shape, *place.strides)]
+        assert {type(n) for n in (*program.arrays, *numbers)} == {int}  # no sizes that remember formulas, which are slow

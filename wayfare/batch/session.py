@@ -42,7 +42,7 @@ _FOR_DISPLAY = frozenset({"repr()", "format()"})
 # Reads that need an ordinary tensor.
 _NEED_MEMORY = frozenset({"as_strided()", "storage_offset()", "pickle"})
 # At most this many fast paths are tried for one owner: each one that misses costs time.
-_MAX_FAST_PATHS = 8
+_MAX_FAST_PATHS = 24
 
 
 class Session(PendingCalls):

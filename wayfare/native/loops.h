@@ -26,9 +26,9 @@ static Py_ssize_t *place_in(Numbers *t, void *key) {  /* NULL: no memory. A new 
 static void free_numbers(Numbers *t) { PyMem_Free(t->keys); PyMem_Free(t->values); }
 
 /* Are these calls as they were recorded, each with a signature and a tuple or list of inputs? Else TypeError. */
-static int are_calls(PyObject *calls) {
+static int are_calls_from(PyObject *calls, Py_ssize_t begin) {
     if (!PyList_Check(calls)) { PyErr_SetString(PyExc_TypeError, "a list of calls is wanted"); return 0; }
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(calls); i++) {
+    for (Py_ssize_t i = begin; i < PyList_GET_SIZE(calls); i++) {
         PyObject *call = PyList_GET_ITEM(calls, i);
         if (Py_TYPE(call) != CallType || AT(call, C.signature) == NULL || AT(call, C.inputs) == NULL
             || !(PyTuple_CheckExact(AT(call, C.inputs)) || PyList_CheckExact(AT(call, C.inputs)))) {
@@ -38,6 +38,8 @@ static int are_calls(PyObject *calls) {
     }
     return 1;
 }
+
+static int are_calls(PyObject *calls) { return are_calls_from(calls, 0); }
 
 static inline Py_ssize_t inputs_of(PyObject *call) { return PySequence_Fast_GET_SIZE(AT(call, C.inputs)); }
 static inline PyObject *input_of(PyObject *call, Py_ssize_t k) { return PySequence_Fast_GET_ITEM(AT(call, C.inputs), k); }
@@ -223,55 +225,83 @@ static PyObject *reads_of(PyObject *self, PyObject *args) {
     return found;
 }
 
-/* split_needed(calls, targets, only): (calls that must run, calls that can wait). Those of unfinished examples (unless
-   `only`) must, and those that the calls `targets` need. While it runs, `depth` of a call that must run is NEEDED. */
-static PyObject *split_needed(PyObject *self, PyObject *args) {
-    PyObject *calls, *targets, *halves[2] = {NULL, NULL}, *made = NULL;
-    int only;
-    if (!PyArg_ParseTuple(args, "OO!p", &calls, &PyList_Type, &targets, &only) || !are_calls(calls) || !are_calls(targets)) return NULL;
-    Py_ssize_t n = PyList_GET_SIZE(calls), due = 0, top = 0, room = n + PyList_GET_SIZE(targets) + 16;
+/* Mark a pending call as needed and put it on a stack of calls whose inputs are still to be looked at; counts those marked. */
+static int note_needed(PyObject *call, PyObject ***waiting, Py_ssize_t *room, Py_ssize_t *top, Py_ssize_t *found) {
+    if (AT(call, C.group) != Py_None || AT(call, C.depth) == NEEDED) return 0;
+    if (*top == *room) {
+        PyObject **grown = PyMem_Realloc(*waiting, 2 * *room * sizeof(PyObject *));
+        if (grown == NULL) { PyErr_NoMemory(); return -1; }
+        *waiting = grown;
+        *room *= 2;
+    }
+    replace(call, C.depth, Py_NewRef(NEEDED));
+    (*waiting)[(*top)++] = call;
+    (*found)++;
+    return 0;
+}
+
+/* take_needed(calls, looked_at, targets, together): take the calls that must run out of the list, and return them. While it
+   runs, `depth` of such a call is NEEDED; of the calls before `looked_at` it is not. */
+static PyObject *take_needed(PyObject *self, PyObject *args) {
+    PyObject *calls, *targets, *due = NULL, *left = NULL;
+    Py_ssize_t begin, room = 64, top = 0, found = 0, recent = 0;
+    Numbers signatures = {NULL, NULL, 0, 0};
+    int together;
+    if (!PyArg_ParseTuple(args, "OnO!p", &calls, &begin, &PyList_Type, &targets, &together) || !PyList_Check(calls)
+        || !are_calls(targets)) return NULL;
+    Py_ssize_t n = PyList_GET_SIZE(calls);
+    begin = begin < 0 ? 0 : begin > n ? n : begin;
+    if (!are_calls_from(calls, begin)) return NULL;
     PyObject **waiting = PyMem_Malloc(room * sizeof(PyObject *));
     if (waiting == NULL) return PyErr_NoMemory();
-    for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *call = PyList_GET_ITEM(calls, i), *example = AT(call, C.example);
-        int finished = only || (example != NULL && example != Py_None && is_true(example, sDONE) == 1);
-        if (PyErr_Occurred()) goto end;
-        replace(call, C.depth, Py_NewRef(finished ? Py_None : NEEDED));
-        if (!finished) { waiting[top++] = call; due++; }
-    }
-    for (Py_ssize_t i = 0; due < n && i < PyList_GET_SIZE(targets); i++) {
-        PyObject *call = PyList_GET_ITEM(targets, i);
-        if (AT(call, C.group) != Py_None || AT(call, C.depth) == NEEDED) continue;
-        replace(call, C.depth, Py_NewRef(NEEDED));
-        waiting[top++] = call;
-    }
-    while (due < n && top > 0) {
+    for (Py_ssize_t i = begin; i < n; i++) replace(PyList_GET_ITEM(calls, i), C.depth, Py_NewRef(Py_None));
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(targets); i++)
+        if (note_needed(PyList_GET_ITEM(targets, i), &waiting, &room, &top, &found) < 0) goto end;
+    while (top > 0) {
         PyObject *call = waiting[--top];
         if (AT(call, C.inputs) == NULL || !(PyTuple_CheckExact(AT(call, C.inputs)) || PyList_CheckExact(AT(call, C.inputs)))) continue;
         for (Py_ssize_t k = 0; k < inputs_of(call); k++) {
             PyObject *row = input_of(call, k), *from = Py_TYPE(row) == ValueType ? AT(row, W.call) : NULL;
-            if (!IS_A(from, CallType) || AT(from, C.group) != Py_None || AT(from, C.depth) == NEEDED) continue;
-            replace(from, C.depth, Py_NewRef(NEEDED));
-            if (top == room) {
-                PyObject **grown = PyMem_Realloc(waiting, 2 * room * sizeof(PyObject *));
-                if (grown == NULL) { PyErr_NoMemory(); goto end; }
-                waiting = grown;
-                room *= 2;
-            }
-            waiting[top++] = from;
+            if (IS_A(from, CallType) && note_needed(from, &waiting, &room, &top, &found) < 0) goto end;
         }
     }
-    for (int i = 0; i < 2; i++) if ((halves[i] = PyList_New(0)) == NULL) goto end;
-    for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *call = PyList_GET_ITEM(calls, i);
-        if (PyList_Append(halves[AT(call, C.depth) != NEEDED], call) < 0) goto end;
+    for (Py_ssize_t i = begin; i < n; i++) recent += AT(PyList_GET_ITEM(calls, i), C.depth) == NEEDED;
+    if (recent < found) {  /* one that could wait before is needed now */
+        begin = 0;
+        if (!are_calls(calls)) goto end;
     }
-    made = PyTuple_Pack(2, halves[0], halves[1]);
+    for (Py_ssize_t i = begin; together && i < n; i++) {
+        PyObject *call = PyList_GET_ITEM(calls, i);
+        if (AT(call, C.depth) != NEEDED) continue;
+        Py_ssize_t *place = place_in(&signatures, AT(call, C.signature));
+        if (place == NULL) goto end;
+        *place = 1;
+    }
+    due = PyList_New(0);
+    left = PyList_New(0);
+    for (Py_ssize_t i = begin; due != NULL && left != NULL && i < n; i++) {
+        PyObject *call = PyList_GET_ITEM(calls, i);
+        int runs = AT(call, C.depth) == NEEDED;
+        if (!runs && together) {
+            Py_ssize_t *place = place_in(&signatures, AT(call, C.signature));
+            if (place == NULL) { Py_CLEAR(due); goto end; }
+            PyObject *example = AT(call, C.example);
+            runs = *place == 1 && (example == NULL || example == Py_None || is_true(example, sDONE) != 1);
+            if (PyErr_Occurred()) { Py_CLEAR(due); goto end; }
+            for (Py_ssize_t k = 0; runs && k < inputs_of(call); k++) {
+                PyObject *row = input_of(call, k), *from = Py_TYPE(row) == ValueType ? AT(row, W.call) : NULL;
+                runs = !IS_A(from, CallType) || AT(from, C.group) != Py_None || AT(from, C.depth) == NEEDED;
+            }
+            if (runs) replace(call, C.depth, Py_NewRef(NEEDED));
+        }
+        if (PyList_Append(runs ? due : left, call) < 0) { Py_CLEAR(due); goto end; }
+    }
+    if (due != NULL && (left == NULL || PyList_SetSlice(calls, begin, n, left) < 0)) Py_CLEAR(due);
 end:
     PyMem_Free(waiting);
-    Py_XDECREF(halves[0]);
-    Py_XDECREF(halves[1]);
-    return made;
+    free_numbers(&signatures);
+    Py_XDECREF(left);
+    return due;
 }
 
 /* steps_of(levels, signature, outs): the calls of a chain in order of steps, those of the longest sequence first; None if

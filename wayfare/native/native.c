@@ -139,6 +139,7 @@ static inline PyObject *new_array(PyArray_Descr *descr, int ndim, npy_intp const
 #include "loops.h"
 #include "rows.h"
 #include "row_commands.h"
+#include "guards.h"
 
 static int slots_of_classes(void) {
 #define SLOT(table, type, field, name) if ((table.field = slot_of(type, name)) < 0) return -1
@@ -185,7 +186,7 @@ static PyMethodDef functions[] = {
     {"how_many", how_many, METH_O, "Whether no flag is set, or some, or all."},
     {"reads_of", reads_of, METH_VARARGS, "The depths that calls read."},
     {"steps_of", steps_of, METH_VARARGS, "The calls of a chain, step by step."},
-    {"split_needed", split_needed, METH_VARARGS, "The calls that must run, and those that can wait."},
+    {"take_needed", take_needed, METH_VARARGS, "Take the calls that must run out of a list of pending calls."},
     {"mark_as_run", mark_as_run, METH_VARARGS, "Mark the calls of a group as run."},
     {"run_rows", (PyCFunction)(void (*)(void))run_rows, METH_FASTCALL, "Run a command list on the rows of a group."},
     {"add_rows", (PyCFunction)(void (*)(void))add_rows, METH_FASTCALL, "Add rows to rows given by id."},
@@ -202,6 +203,6 @@ PyMODINIT_FUNC PyInit__native(void) {
     MODE_NAME = PyUnicode_InternFromString("mode");
     if (m == NULL || F32 == NULL || F64 == NULL || MODE_NAME == NULL) return NULL;
     if (PyModule_AddStringConstant(m, "version", WAYFARE_VERSION) < 0) return NULL;
-    if (init_eager(m) < 0 || init_views(m) < 0 || init_record(m) < 0 || init_calls(m) < 0) return NULL;
+    if (init_eager(m) < 0 || init_views(m) < 0 || init_record(m) < 0 || init_calls(m) < 0 || init_guards(m) < 0) return NULL;
     return m;
 }

@@ -404,7 +404,8 @@ def _traced(
         fits: Any = getattr(info, "fits", None)
         opaque.fits = None if fits is None else lambda owner, t: fits(owner, t._array)
         # A class derived from a cell may compute its steps in another way.
-        opaque.over_steps = getattr(info, "steps", None) if natural and "forward" in vars(type(owner)) else None
+        plain = natural or all([len(row.shape) == 2 and row.shape[0] == 1 for row in rows])
+        opaque.over_steps = getattr(info, "steps", None) if plain and "forward" in vars(type(owner)) else None
     except TooLong:
         history.too_long += 1
     except (NotFusable, WayfareError):

@@ -132,14 +132,15 @@ def _order_rows(groups: list[list[Call]]) -> None:
                     v.call.depth = rank
 
 
-def _split_needed(calls: list[Call], targets: list[Call], only: bool) -> tuple[list[Call], list[Call]]:
-    """(calls that must run, calls that can wait): the calls of unfinished examples (unless `only`) and the calls that
-    `targets` need must run."""
-    due = [] if only else [c for c in calls if c.example is None or not c.example.done]
-    if len(due) == len(calls):
-        return calls, []
-    due += [c for c in targets if c.group is None]
-    waiting, needed = list(due), set(due)
+def _take_needed(calls: list[Call], looked_at: int, targets: list[Call], together: bool) -> list[Call]:
+    """Take the pending calls that must run out of the list, and return them: those that `targets` need; `together`
+    with them calls of unfinished examples that have the same signatures and can run too. They join groups that run anyway.
+
+    Calls before `looked_at` could wait when they were looked at before: they are looked at again only if one of them is
+    needed now, so that a round of reading costs no time for what has waited for long.
+    """
+    needed = {c for c in targets if c.group is None}
+    waiting = list(needed)
     while waiting:
         for v in waiting.pop().inputs:
             if v.__class__ is Value:
@@ -147,7 +148,18 @@ def _split_needed(calls: list[Call], targets: list[Call], only: bool) -> tuple[l
                 if call.group is None and call not in needed:
                     needed.add(call)
                     waiting.append(call)
-    return [c for c in calls if c in needed], [c for c in calls if c not in needed]
+    begin = min(looked_at, len(calls))
+    if sum([c in needed for c in calls[begin:]]) < len(needed):
+        begin = 0
+    signatures = {id(c.signature) for c in needed} if together else ()
+    due, left = [], []
+    for c in calls[begin:]:
+        if c not in needed and id(c.signature) in signatures and (c.example is None or not c.example.done):
+            if all([v.__class__ is not Value or v.call.group is not None or v.call in needed for v in c.inputs]):
+                needed.add(c)
+        (due if c in needed else left).append(c)
+    calls[begin:] = left
+    return due
 
 
 def _steps_of(levels: list[list[Call]], signature: Any, outs: Sequence[Row]) -> list[Call] | None:
@@ -242,7 +254,7 @@ def _mark_as_run(calls: list[Call], group: Any, start: int, step: int, live: lis
 
 by_depth, one_after_another, reads_of = _by_depth, _one_after_another, _reads_of
 steps_of, order_rows = _steps_of, _order_rows
-columns_of, rows_of, mark_as_run, split_needed = _columns_of, _rows_of, _mark_as_run, _split_needed
+columns_of, rows_of, mark_as_run, take_needed = _columns_of, _rows_of, _mark_as_run, _take_needed
 how_many = _how_many
 if NATIVE is not None:
     NATIVE.set_up_loops(Call, Value, Steps, StackCalls)
@@ -250,4 +262,4 @@ if NATIVE is not None:
     steps_of, order_rows = NATIVE.steps_of, NATIVE.order_rows
     columns_of, rows_of = NATIVE.columns_of, NATIVE.rows_of
     how_many = NATIVE.how_many
-    mark_as_run, split_needed = NATIVE.mark_as_run, NATIVE.split_needed
+    mark_as_run, take_needed = NATIVE.mark_as_run, NATIVE.take_needed

@@ -82,15 +82,18 @@ class Chain(Group):
         rows, *states = [leaf if several else tensor_ops.expand(leaf, shape=(count, *leaf.shape))
                          for leaf, several, count in zip(leaves, self.batched, counts, strict=True)]  # fmt: skip
         if opaque.holds():
-            return list(self.signature.over_steps(opaque.owner(), rows, states, sizes))  # type: ignore[misc]
+            of_one = len(rows.shape) == 3  # the examples give the cell batches of one row, [1, size]
+            if of_one:
+                rows, *states = [tensor_ops.reshape(t, shape=(len(t), t.shape[-1])) for t in (rows, *states)]
+            found = self.signature.over_steps(opaque.owner(), rows, states, sizes)  # type: ignore[misc]
+            return [tensor_ops.reshape(t, shape=(len(t), 1, t.shape[-1])) if of_one else t for t in found]
         # The layer has changed since: step by step, what it was.
         made: list[Sequence[Tensor]] = []
         start = 0
         for size in sizes:
             given = [_rows(rows, start, size), *[_rows(state, 0, size) for state in states]]
-            found = opaque.as_traced(given, (True,) * len(given), size)
-            states = list(found)
-            made.append(found)
+            states = list(opaque.as_traced(given, (True,) * len(given), size))
+            made.append(states)
             start += size
         return [tensor_ops.cat(*outputs, dim=0) for outputs in zip(*made, strict=True)]
 

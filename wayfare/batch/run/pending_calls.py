@@ -21,7 +21,7 @@ from wayfare.batch.record.opaque_fast_path import FastPath
 from wayfare.batch.record.ownership import Ownership
 from wayfare.batch.record.row_copy import RowCopies
 from wayfare.batch.record.signature import OWN_LEAF, Signature
-from wayfare.batch.run.call_loops import mark_as_run, order_rows, split_needed
+from wayfare.batch.run.call_loops import mark_as_run, order_rows, take_needed
 from wayfare.batch.run.chain import Chain, merge_chains
 from wayfare.batch.run.group import Group
 from wayfare.batch.run.materialise import materialise_tensors
@@ -31,13 +31,13 @@ from wayfare.batch.run.segment import Segment
 from wayfare.batch.run.stacked import Stacked, find_stacks
 from wayfare.batch.run.steps import StackCalls, Steps
 from wayfare.batch.stats import SignatureStats, Stats
-from wayfare.codegen.routines.transposed_weights import caching_transposes
+from wayfare.codegen.routines.transposed_weights import Copies, caching_transposes
 from wayfare.core.callsite import locate, user_frame
 from wayfare.core.executor import Interceptor
 from wayfare.core.mode import STATE, Mode, changed_mode, current, outer_mode, set_mode, watcher
 from wayfare.core.stand_in import StandIn, become
 from wayfare.core.tensor import Tensor, wrap
-from wayfare.core.write_clock import owner_of
+from wayfare.core.write_clock import latest_write, owner_of
 
 # Pending calls run when their results (plus 1000 bytes for each call) would take more bytes than this.
 LIMIT = 256 * 1024 * 1024
@@ -72,6 +72,11 @@ class PendingCalls(Interceptor):
         self.clear_fast_paths()
         self.pending: list[Call] = []
         self.pending_bytes = 0
+        # How many of them could wait in the last round.
+        self._looked_at = 0
+        # Transposed copies of weights, and when any tensor had last been written then.
+        self._transposed: Copies = {}
+        self._written = 0
         # What was needed in the last round: values that Python will probably read.
         self.awaited: Sequence[Value] = ()
         # How many calls have left `pending`.
@@ -223,7 +228,7 @@ class PendingCalls(Interceptor):
     def _keep_only(self, calls: list[Call]) -> None:
         """Keep only these calls, and the calls they need (another example may have recorded a common one first)."""
         if len(calls) < len(self.pending):
-            self.pending = split_needed(self.pending, calls, True)[0]
+            self._put_back(take_needed(self.pending, 0, calls, False), [])
             self.common_results.clear()
 
     def run_calls_of(self, examples: Sequence[Example]) -> None:
@@ -257,7 +262,7 @@ class PendingCalls(Interceptor):
             return function()
 
     def flush(self, targets: Sequence[Value] | None = None, only: bool = False) -> None:
-        """Run pending calls: all, or those that `targets` need and (unless `only`) those of unfinished examples."""
+        """Run pending calls: all, or those that `targets` need and (unless `only`) those that can join their groups."""
         while True:
             try:
                 self.run(targets, only)
@@ -272,13 +277,14 @@ class PendingCalls(Interceptor):
 
     def run(self, targets: Sequence[Value] | None, only: bool = False) -> None:
         """The same; raises FailedCall, which names the call that failed."""
-        calls = self.pending
         self.awaited = targets or ()
         if targets is not None:
-            calls, self.pending = split_needed(calls, [v.call for v in targets], only)
+            calls = take_needed(self.pending, self._looked_at, [v.call for v in targets], not only)
+            self._looked_at = min(self._looked_at, len(self.pending)) if only else len(self.pending)
+            self.pending_bytes -= sum([call.signature.pending_bytes for call in calls])
         else:
-            self.pending = []
-            self.pending_bytes = 0
+            calls, self.pending = self.pending, []
+            self.pending_bytes = self._looked_at = 0
         self.calls_run += len(calls)
         if not calls:
             return
@@ -290,14 +296,17 @@ class PendingCalls(Interceptor):
         ahead = self._segment.calls_ahead = {}
         for members in groups:
             ahead[members[0].signature] = ahead.get(members[0].signature, 0) + len(members)
-        with changed_mode(executor=None), caching_transposes():
+        if targets is None or only or self._written != latest_write[0]:
+            # Only between two rounds of reading nobody writes without our notice: the functions have no side effects.
+            self._transposed, self._written = {}, latest_write[0]
+        with changed_mode(executor=None), caching_transposes(self._transposed):
             for number, members in enumerate(groups):
                 try:
                     self._run(members)
                 except BaseException:
                     # The other calls may still run, if the example handles the error.
                     left = [c for rest in groups[number:] for c in rest if c.group is None]
-                    self.pending = left + self.pending
+                    self._put_back(left, self.pending)
                     raise
         stats = self.stats
         stats.rounds += 1
@@ -305,8 +314,6 @@ class PendingCalls(Interceptor):
         stats.seconds_running += perf_counter() - scheduled
         if not self.pending:
             self.row_copies.clear()
-        if targets is not None:
-            self.pending_bytes = sum([call.signature.pending_bytes for call in self.pending])
 
     def _run(self, calls: list[Call]) -> None:
         signature = calls[0].signature
@@ -355,7 +362,12 @@ class PendingCalls(Interceptor):
             c.inputs = ()
             c.group = FAILED
         self._has_failed_calls = True
-        self.pending = [c for c in self.pending if c not in failed]
+        self._put_back([c for c in self.pending if c not in failed], [])
+
+    def _put_back(self, calls: list[Call], others: list[Call]) -> None:
+        """These calls, and after them those others, are what is pending."""
+        self.pending, self._looked_at = calls + others, 0
+        self.pending_bytes = sum([call.signature.pending_bytes for call in self.pending])
 
     def materialise(self) -> None:
         """Run all pending calls, and make every tensor that is still held an ordinary one."""
@@ -400,6 +412,7 @@ class PendingCalls(Interceptor):
             if tensor.__class__ is StandIn:
                 become(tensor, wrap(array))
         self.signatures, self.retired, self.common_results, self.pending, self.live = {}, [], {}, [], []
+        self._transposed = {}
         self.clear_fast_paths()
         self.callees, self.copies = {}, {}  # what is called in place of a function holds the session
         self.overwritten = []

@@ -22,9 +22,12 @@ Array = np.ndarray[Any, np.dtype[Any]]
 MOST_ROWS = 128
 
 
+# What is known of a weight, by its id: the weight, and its transposed copy (None after the first use).
+Copies = dict[int, tuple[Array, Array | None]]
+
+
 class _Copies(threading.local):
-    # id of a weight → (the weight, its transposed copy; None after the first use).
-    copies: dict[int, tuple[Array, Array | None]] | None = None
+    copies: Copies | None = None
 
 
 _COPIES = _Copies()
@@ -33,12 +36,16 @@ CACHING: set[int] = set()
 
 
 class caching_transposes:
-    """`with caching_transposes():` — inside, no thread writes to a weight."""
+    """`with caching_transposes(copies):` — inside, no thread writes to a weight. `copies` are those of earlier blocks, if
+    no weight was written since."""
 
-    __slots__ = ()
+    __slots__ = ("_copies",)
+
+    def __init__(self, copies: Copies | None = None) -> None:
+        self._copies: Copies = {} if copies is None else copies
 
     def __enter__(self) -> None:
-        _COPIES.copies = {}
+        _COPIES.copies = self._copies
         CACHING.add(threading.get_ident())
 
     def __exit__(self, *error: object) -> None:

@@ -15,7 +15,11 @@ from typing import Any
 from wayfare.compiler.captures.location import HINT, Location, array_content
 from wayfare.compiler.captures.reach import Reach
 from wayfare.compiler.generated import define, unless
+from wayfare.core.native import NATIVE
 from wayfare.core.structure_epoch import EPOCH
+
+# Tests that the native module makes, all in one call.
+_NATIVE = frozenset({"item", "attribute", "length", "present", "absent"})
 
 
 class Guards:
@@ -73,7 +77,11 @@ class Guards:
         modules, slow = weakref.WeakMethod(self._modules_hold), weakref.WeakMethod(self._check_slowly)
         values.update(EPOCH=EPOCH, epoch=self.seen.epoch, modules=modules, slow=slow, is_=operator.is_,
                       array_content=array_content, get_cache_token=get_cache_token)  # fmt: skip
-        tests = [self._test(number, location) for number, location in enumerate(self._outside)]
+        tests = [self._test(number, location) for number, location in enumerate(self._outside)
+                 if NATIVE is None or location.kind not in _NATIVE]  # fmt: skip
+        if len(tests) < len(self._outside):
+            self._keep_native_tests()
+            tests.insert(0, "native_tests()")
         if self._inside:
             tests.append("(EPOCH[0] == epoch or modules()())")
         tested = [f"    {line}" for line in unless(tests, "return thorough and slow()()")]
@@ -111,6 +119,11 @@ class Guards:
                 return f"get_cache_token() == {value}"
         return f"array_content({holder}) == {value}"
 
+    def _keep_native_tests(self) -> None:
+        """The tests that the native module makes (`native/guards.h`), for the values that are there now."""
+        native = [location for location in self._outside if location.kind in _NATIVE]
+        self._values["native_tests"] = NATIVE.GuardTests(tuple([(l.kind, l.holder, l.key, l.value) for l in native]))
+
     def _modules_hold(self) -> bool:
         """The epoch has changed: are the modules of this function unchanged? If so, remember the new epoch."""
         epoch = EPOCH[0]
@@ -144,6 +157,8 @@ class Guards:
             return self._compare(self.seen.refreshed())
         for number, location in enumerate(self._outside):  # leaves were replaced by equal ones
             self._values[f"v{number}"] = list(location.value) if location.kind in ("keys", "names") else location.value
+        if "native_tests" in self._values:
+            self._keep_native_tests()
         self._values["epoch"] = epoch
         return True
 

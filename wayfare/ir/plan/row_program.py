@@ -135,7 +135,7 @@ class RowProgram:
 
         def number(buffer: Buffer, stride: int) -> int:
             buffer.number, buffer.offset = len(strides), 0
-            strides.append(stride)
+            strides.append(int(stride))  # every run computes with these: no sizes that remember their formulas
             return buffer.number
 
         for view in leaves:
@@ -160,7 +160,7 @@ class RowProgram:
             if not self._is_rows(view):
                 raise Unsuited
             if view.buffer.real.kind == "arena" and view.buffer.real.number < 0:
-                self.arrays.append(view.buffer.real.bytes // self._sample)
+                self.arrays.append(int(view.buffer.real.bytes // self._sample))
                 number(view.buffer.real, self.arrays[-1])
         constants = builder.assignment.constants
         self._constants: list[Any] = []
@@ -178,7 +178,7 @@ class RowProgram:
         scratch = []
         for buffer in used:
             if buffer.kind == "arena" and buffer.number < 0:
-                scratch.append(buffer.bytes // self._sample)
+                scratch.append(int(buffer.bytes // self._sample))
                 buffer.number = len(strides) + len(scratch) - 1
         self.inputs = [self._place(absorbed.get(view.buffer.real, view)) if self._is_rows(view) else None
                        for view in leaves]  # fmt: skip
@@ -201,10 +201,10 @@ class RowProgram:
         return found
 
     def _place(self, view: View) -> Place:
-        shape, strides = view.shape[1:], view.strides[1:]
+        shape, strides = tuple(map(int, view.shape[1:])), tuple(map(int, view.strides[1:]))
         dense = strides == contiguous_strides(shape, view.dtype)
         size = int(np.prod(shape, dtype=np.int64)) * view.dtype.itemsize if dense else 0
-        return Place(view.buffer.real.number, view.offset, shape, strides, view.dtype, size)
+        return Place(view.buffer.real.number, int(view.offset), shape, strides, view.dtype, size)
 
     # -- commands
 
