@@ -151,7 +151,7 @@ class Backend:
         """All gradients of a node at once; None: by its rules, with `ops`."""
         raise NotImplementedError
 
-    # -- plans (`ir/place.py`)
+    # -- plans (`ir/target.py`)
 
     @property
     def has_kernels(self) -> bool:
@@ -262,7 +262,7 @@ def moved(array: Any, device: Device) -> Any:
     return target.from_host(array if source is None else source.to_host(array), device)
 
 
-def host(array: Any) -> Array:
+def to_host(array: Any) -> Array:
     """The numbers of an array, for Python to read."""
     source = BACKENDS.get(array.__class__)
     return array if source is None else source.to_host(array)
@@ -284,7 +284,7 @@ def copied(array: Any) -> Any:
     return array.copy("K") if array.__class__ in BACKENDS else np.array(array)
 
 
-def zeros_beside(array: Any, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
+def zeros_on_device_of(array: Any, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
     """Zeros on the device of an array."""
     found = BACKENDS.get(array.__class__)
     return np.zeros(shape, dtype) if found is None else found.zeros(shape, dtype, found.device_of(array))
@@ -319,7 +319,7 @@ def shows_one_number(array: Array) -> bool:
     return array.ndim == 0 or (array.size > 0 and not any(array.strides))
 
 
-def meeting_place(name: str, tensors: Sequence[Any]) -> tuple[Backend, Device]:
+def common_device(name: str, tensors: Sequence[Any]) -> tuple[Backend, Device]:
     """The device on which these tensors meet: all live there, or show one number on the CPU. Some must be there."""
     places = [device_of(t._array) for t in tensors]
     device = next(place for place in places if place.type != "cpu")

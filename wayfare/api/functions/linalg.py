@@ -20,7 +20,7 @@ from wayfare.core.dispatch import apply
 from wayfare.core.errors import ShapeError
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import broadcast, normal_dim
-from wayfare.core.tensor import Tensor, beside
+from wayfare.core.tensor import Tensor, on_device_of
 from wayfare.ops.linalg._matrix import check_matrix
 
 __all__ = [
@@ -89,7 +89,7 @@ def slogdet(input: Tensor) -> SignAndLog:
 def logdet(input: Tensor) -> Tensor:
     """The logarithm of the determinant: -inf if it is 0, nan if it is negative."""
     sign, logarithm = run("slogdet", input)
-    nan = stretched(beside(input, np.full((), np.nan, input.dtype.numpy)), *sign.shape)
+    nan = stretched(on_device_of(input, np.full((), np.nan, input.dtype.numpy)), *sign.shape)
     return apply(REGISTRY["where"], (sign < 0, nan, logarithm))  # type: ignore[no-any-return]
 
 
@@ -175,7 +175,7 @@ def svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> SVDWithV:
     if not compute_uv:
         check_tensor("svd", input)
         *lead, rows, columns = input.shape
-        zeros = (beside(input, np.zeros((*lead, n, n), input.dtype.numpy)) for n in (rows, columns))
+        zeros = (on_device_of(input, np.zeros((*lead, n, n), input.dtype.numpy)) for n in (rows, columns))
         return SVDWithV(next(zeros), run("svdvals", input), next(zeros))
     u, s, vh = decompose.svd(input, full_matrices=not some)
     return SVDWithV(u, s, turned(vh))
@@ -221,7 +221,7 @@ def lu_solve(b: Tensor, LU_data: Tensor, LU_pivots: Tensor) -> Tensor:
 def lu_unpack(LU_data: Tensor, LU_pivots: Tensor, unpack_data: bool = True, unpack_pivots: bool = True) -> decompose.LU:
     """P, L and U from the packed form; what is not asked for is empty."""
     p, l, u = unpack_lu(LU_data, LU_pivots)
-    nothing = beside(LU_data, np.zeros(0, LU_data.dtype.numpy))
+    nothing = on_device_of(LU_data, np.zeros(0, LU_data.dtype.numpy))
     data = (l, u) if unpack_data else (nothing, nothing)
     return decompose.LU(p if unpack_pivots else nothing, *data)
 
@@ -255,7 +255,7 @@ def powers(x: Tensor, count: int) -> Tensor:
     if x.ndim == 0:
         x = reshaped(x, 1)
     column = reshaped(x, *x.shape, 1)
-    ones = stretched(beside(x, np.ones((), x.dtype.numpy)), *column.shape)
+    ones = stretched(on_device_of(x, np.ones((), x.dtype.numpy)), *column.shape)
     if count < 2:
         return ones if count else stretched(ones, *x.shape, 1)[..., :0]
     pieces = [ones, stretched(column, *x.shape, count - 1)]

@@ -13,7 +13,7 @@ from wayfare.api.functions._public import as_dtype_of
 from wayfare.api.functions.matmul import matmul
 from wayfare.core.errors import ArgumentError, ShapeError
 from wayfare.core.spec import broadcast, float64, normal_dim
-from wayfare.core.tensor import Tensor, beside, to_tensor
+from wayfare.core.tensor import Tensor, on_device_of, to_tensor
 
 __all__ = [
     "inv", "inv_ex", "lstsq", "matrix_power", "pinv", "solve", "solve_ex", "solve_triangular",
@@ -107,7 +107,7 @@ def matrix_power(input: Tensor, n: int) -> Tensor:
         return matrix_power(inv(input), -n)
     if n == 0:
         # A product with nothing, so that the result still belongs to the graph of the input.
-        return input * 0 + beside(input, np.eye(input.shape[-1], dtype=input.dtype.numpy))
+        return input * 0 + on_device_of(input, np.eye(input.shape[-1], dtype=input.dtype.numpy))
     out: Tensor | None = None
     square = input
     while n:
@@ -183,9 +183,9 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
         residuals = total(difference * difference, -2)
     else:  # None of them, but still part of the graph, as in PyTorch.
         residuals = part(reshaped(solution, solution.shape.numel()), 0, 0, 0)
-    ranks = beside(A, np.zeros(0, np.int64) if driver == "gels" else np.asarray(rank, np.int64))
+    ranks = on_device_of(A, np.zeros(0, np.int64) if driver == "gels" else np.asarray(rank, np.int64))
     if driver not in ("gelsd", "gelss"):
-        values = beside(A, np.zeros(0, A.dtype.numpy))
+        values = on_device_of(A, np.zeros(0, A.dtype.numpy))
     if vector:
         solution = reshaped(solution, *solution.shape[:-1])
     return LeastSquares(solution, residuals, ranks, values)
