@@ -25,7 +25,7 @@ def run(name: str, *tensors: Tensor, **attrs: Any) -> Any:
     return apply(record, tensors, attrs)
 
 
-def turned(x: Tensor) -> Tensor:
+def transposed(x: Tensor) -> Tensor:
     """Each matrix transposed, as a view."""
     n = x.ndim
     return apply(REGISTRY["permute"], (x,), {"dims": (*range(n - 2), n - 1, n - 2)})  # type: ignore[no-any-return]

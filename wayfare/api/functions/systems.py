@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wayfare.api.functions._along import check_tensor, check_tensors
-from wayfare.api.functions._linalg import part, reshaped, run, same_stacks, total, turned
+from wayfare.api.functions._linalg import part, reshaped, run, same_stacks, total, transposed
 from wayfare.api.functions._public import as_dtype_of
 from wayfare.api.functions.matmul import matmul
 from wayfare.core.errors import ArgumentError, ShapeError
@@ -78,12 +78,12 @@ def _solve(A: Tensor, B: Tensor, left: bool, strict: bool) -> Tensor:
             raise ShapeError(f"solve: left=False needs a matrix B, not the vector {B.spec}")
         B = reshaped(B, *B.shape, 1)
     if not left:
-        A, B = turned(A), turned(B)
+        A, B = transposed(A), transposed(B)
     A, B = same_stacks("solve", A, B)
     out = run("solve", A, B, strict=strict)
     if vector:
         return reshaped(out, *out.shape[:-1])
-    return out if left else turned(out)
+    return out if left else transposed(out)
 
 
 def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Tensor:
@@ -92,10 +92,10 @@ def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True, un
     if A.ndim < 2 or B.ndim < 2:
         raise ShapeError(f"solve_triangular: needs matrices, not {A.spec} and {B.spec}")
     if not left:
-        A, B, upper = turned(A), turned(B), not upper
+        A, B, upper = transposed(A), transposed(B), not upper
     A, B = same_stacks("solve_triangular", A, B)
     out = run("solve_triangular", A, B, upper=upper, unitriangular=unitriangular)
-    return out if left else turned(out)
+    return out if left else transposed(out)
 
 
 def matrix_power(input: Tensor, n: int) -> Tensor:
