@@ -54,7 +54,7 @@ class _Step:
         self.words = self.kind(*words)
 
 
-class Plan:
+class LaunchPlan:
     """How to run a loop on arrays of given shapes and strides.
 
     `made` are the shapes of new outputs. `masks` has the bits that must be zero in the addresses, where elements are
@@ -116,9 +116,9 @@ class CudaKernel:
         self._itemsizes = tuple(d.itemsize for d in self._dtypes)
         self._elementwise = loop.elementwise
         self._texts: dict[Layout, str] = {}
-        self._plans: dict[Any, Plan] = {}
+        self._plans: dict[Any, LaunchPlan] = {}
         # By the inputs alone, for calls that create their outputs.
-        self._plans_of_new: dict[Any, Plan] = {}
+        self._plans_of_new: dict[Any, LaunchPlan] = {}
 
     def __repr__(self) -> str:
         return f"<kernel {self.name}>"
@@ -214,7 +214,7 @@ class CudaKernel:
         self._run(inputs, outputs, shape, axes)
         return outputs
 
-    def plan_of(self, arrays: Sequence[Any], shape: tuple[int, ...], axes: tuple[int, ...] | None) -> Plan:
+    def plan_of(self, arrays: Sequence[Any], shape: tuple[int, ...], axes: tuple[int, ...] | None) -> LaunchPlan:
         """The plan for these inputs and outputs, for callers that keep it and launch it themselves."""
         sizes, strides = tuple([a.shape for a in arrays]), tuple([a.strides for a in arrays])
         plan = self.plan(sizes, strides, shape, axes, True)
@@ -241,13 +241,13 @@ class CudaKernel:
         plan.run(pointers)
         return outs
 
-    def _remember(self, key: Any, plan: Plan, outs: Sequence[Any]) -> None:
+    def _remember(self, key: Any, plan: LaunchPlan, outs: Sequence[Any]) -> None:
         if len(self._plans_of_new) >= _PLANS:
             self._plans_of_new.clear()
         plan.made = tuple(o.shape for o in outs)
         self._plans_of_new[key] = plan
 
-    def _run(self, inputs: Sequence[Any], outs: Sequence[Any], shape: tuple[int, ...], axes: Any) -> Plan:
+    def _run(self, inputs: Sequence[Any], outs: Sequence[Any], shape: tuple[int, ...], axes: Any) -> LaunchPlan:
         arrays = (*inputs, *outs)
         for array, dtype in zip(arrays, self._dtypes, strict=True):
             if array.dtype != dtype:
@@ -258,7 +258,7 @@ class CudaKernel:
 
     def plan(
         self, sizes: tuple[Any, ...], strides: tuple[Any, ...], shape: tuple[int, ...], axes: Any, aligned: bool
-    ) -> Plan:
+    ) -> LaunchPlan:
         """How to run on operands of these shapes and strides, over `shape`, with rows along `axes`. An `aligned` plan
         may need addresses that its `masks` allow."""
         key = (axes, shape, sizes, strides, aligned)
@@ -272,7 +272,7 @@ class CudaKernel:
                 )
             if len(self._plans) >= _PLANS:
                 self._plans.clear()
-            plan = self._plans[key] = Plan(self.loop, arranged, self.launcher, functions)
+            plan = self._plans[key] = LaunchPlan(self.loop, arranged, self.launcher, functions)
         return plan
 
     def _arranged(self, shape: tuple[int, ...], axes: Any, sizes: Any, strides: Any, aligned: bool) -> Arrangement:

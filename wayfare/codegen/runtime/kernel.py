@@ -32,7 +32,7 @@ from wayfare.codegen.loop.language import Loop, exact, expressions, source, vali
 from wayfare.codegen.math.library import KNOWN, numpy_function
 from wayfare.codegen.runtime import thread_pool
 from wayfare.codegen.runtime.long_rows import LongRowsPlan, Pieces, can_split_rows, pays
-from wayfare.codegen.runtime.work_split import BlockPlan, parts_for
+from wayfare.codegen.runtime.work_split import LayoutPlan, parts_for
 from wayfare.core import buffer_pool
 from wayfare.core.callsite import user_frame
 from wayfare.core.config import settings
@@ -69,8 +69,8 @@ class Kernel:
             e.op == "index" for e in expressions(loop)
         )  # fmt: skip
         self._pieces: Pieces | None = None
-        self._plans: dict[Any, BlockPlan | LongRowsPlan] = {}
-        self._plans_of_new: dict[Any, BlockPlan | LongRowsPlan] = {}
+        self._plans: dict[Any, LayoutPlan | LongRowsPlan] = {}
+        self._plans_of_new: dict[Any, LayoutPlan | LongRowsPlan] = {}
         self._broken = False
 
     def __repr__(self) -> str:
@@ -127,7 +127,7 @@ class Kernel:
                 self._remember(key, None, inputs, outs)
         return self._hand_over(outs, outputs)
 
-    def _rerun(self, plan: BlockPlan | LongRowsPlan, inputs: Sequence[Array]) -> list[Array] | None:
+    def _rerun(self, plan: LayoutPlan | LongRowsPlan, inputs: Sequence[Array]) -> list[Array] | None:
         """Run a cached plan on arrays of the same layout; None if dtypes or the number of threads have changed."""
         if plan.threads != settings.num_threads:
             return None
@@ -288,7 +288,7 @@ class Kernel:
         if pieces is not None:
             with suppress(layouts.Scattered):
                 return LongRowsPlan(pieces, arrays, shape, axes, parts, count), arrays, copied
-        return BlockPlan(code, self.parts(nest, parts), count, work), arrays, copied
+        return LayoutPlan(code, self.parts(nest, parts), count, work), arrays, copied
 
     def work(self, nest: layouts.Nest) -> float:
         """Estimated nanoseconds on one thread."""
