@@ -214,7 +214,7 @@ _BY_TYPE: Final[dict[str, Backend]] = {}
 
 
 def offer(type: str, make: Callable[[], Backend]) -> None:
-    """Say how the backend of a type of device is made; `make` raises, with what to install, where it cannot be."""
+    """Register the backend of a type of device: `make` makes it at first use, or raises with what to install."""
     _MAKERS[type] = make
 
 
@@ -238,7 +238,7 @@ def started(type: str) -> Backend | None:
 
 
 def forget(type: str) -> None:
-    """Forget a backend, as if it had never been asked for: for tests that bring a library of their own."""
+    """Forget a backend, as if it had never been asked for: for tests with a stand-in for its library."""
     found = _BY_TYPE.pop(type, None)
     if found is not None:
         BACKENDS.pop(found.array, None)
@@ -307,20 +307,20 @@ def memory_key(array: Any) -> Any:
 def is_writable(array: Any) -> bool:
     """May an array be written? Arrays of other devices know no read-only memory, and elements that share memory must
     not be written one by one."""
-    return array.flags.writeable if array.__class__ not in BACKENDS else not _stretched(array)
+    return array.flags.writeable if array.__class__ not in BACKENDS else not _overlaps_itself(array)
 
 
-def _stretched(array: Any) -> bool:
+def _overlaps_itself(array: Any) -> bool:
     return any([step == 0 and size > 1 for step, size in zip(array.strides, array.shape, strict=True)])
 
 
 def shows_one_number(array: Array) -> bool:
-    """Has a NumPy array no dimensions, or is it one number that was stretched?"""
+    """Has a NumPy array no dimensions, or is it one number that was expanded?"""
     return array.ndim == 0 or (array.size > 0 and not any(array.strides))
 
 
 def common_device(name: str, tensors: Sequence[Any]) -> tuple[Backend, Device]:
-    """The device on which these tensors meet: all live there, or show one number on the CPU. Some must be there."""
+    """The one device of these tensors, some of which are not on the CPU. Single numbers may stay on the CPU."""
     places = [device_of(t._array) for t in tensors]
     device = next(place for place in places if place.type != "cpu")
     for t, place in zip(tensors, places, strict=True):

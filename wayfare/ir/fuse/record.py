@@ -34,14 +34,17 @@ STOP = Op(
 
 
 class Factors(NamedTuple):
-    """The gradient of a matrix among the inputs that is a product over rows, `gradient.T @ x`; and that of a vector,
-    which is made of the sum of the rows of `gradient`. One of the two may be None."""
+    """Gradients of a weight and of its bias that are left for later as factors.
 
-    matrix: int | None  # which input
+    The gradient of the input number `matrix` is `gradient.T @ x`, that of the input number `vector` the sum of the rows
+    of `gradient`, or what `finish` makes of that sum. One of the two may be None.
+    """
+
+    matrix: int | None
     vector: int | None
     gradient: Any
     x: Any
-    finish: Callable[[Array], Array] | None = None  # the gradient of the vector from the sum, if it is not the sum
+    finish: Callable[[Array], Array] | None = None
 
 
 class FusedRecord:

@@ -60,17 +60,17 @@ def array_of(view: View, target: Target) -> Callable[[Objects], Any]:
     """A function that finds the array of a view among the objects of a run."""
     real = view.buffer.real
     number, offset = real.number, real.offset + view.offset
-    shape, strides, dtype, look = view.shape, view.strides, view.dtype, target.view
+    shape, strides, dtype, view_of = view.shape, view.strides, view.dtype, target.view
     if real.kind in ("input", "constant", "result", "slot") and not offset:
 
         def find(objects: Objects) -> Any:
             array = objects[number]
             if array.shape == shape and array.strides == strides and array.dtype == dtype:
                 return array
-            return look(array, shape, dtype, 0, strides)
+            return view_of(array, shape, dtype, 0, strides)
 
         return find
-    return lambda objects: look(objects[number], shape, dtype, offset, strides)
+    return lambda objects: view_of(objects[number], shape, dtype, offset, strides)
 
 
 # -- kernels ----------------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ class Cell:
     extra: int = 0
     # The state that a step reads apart from its product: its number, or None.
     reads: int | None = None
-    # The bias of the state belongs to the product itself; else it is added to the input's bias beforehand.
+    # Is the bias of the state added to the product itself? Else it is added to the bias of the input.
     inner_bias: bool = False
 
     @property
