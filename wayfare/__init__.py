@@ -73,7 +73,7 @@ from wayfare.api.functions.matmul import *  # noqa: F403
 from wayfare.api.functions.matrix_norms import *  # noqa: F403
 from wayfare.api.functions.norms import *  # noqa: F403
 from wayfare.api.functions.parts import *  # noqa: F403
-from wayfare.api.functions.promises import *  # noqa: F403
+from wayfare.api.functions.settings import *  # noqa: F403
 from wayfare.api.functions.random import *  # noqa: F403
 from wayfare.api.functions.random_fill import *  # noqa: F403
 from wayfare.api.functions.rearrange import *  # noqa: F403

@@ -9,6 +9,7 @@ import wayfare as wf
 from tests.codegen.loops import row_loop
 from wayfare.codegen.llvm import code
 from wayfare.codegen.llvm.machine import machine
+from wayfare.codegen.loop.call import PLANS
 from wayfare.codegen.loop.expr import apply, call, cast, load, reduction, reload
 from wayfare.codegen.loop.language import Loop, Operand, Reduction, Stage, elementwise
 from wayfare.codegen.math.library import numpy_function
@@ -325,9 +326,9 @@ def test_code_does_not_depend_on_sizes():
 
 def test_ever_new_shapes_do_not_pile_up():
     kernel = native.Kernel(elementwise("piling", ["f32"], X * 13.0))
-    for size in range(1, 3 * native._PLANS):
+    for size in range(1, 3 * PLANS):
         kernel([np.ones(size, np.float32)])
-    assert len(kernel._plans) <= native._PLANS and len(kernel._plans_of_new) <= native._PLANS
+    assert len(kernel._plans) <= PLANS and len(kernel._plans_of_new) <= PLANS
 
 
 # -- building that fails ------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import pytest
 
 import wayfare as wf
 from wayfare.api.testing.every_op import samples_of
-from wayfare.core.device import CPU, host
+from wayfare.core.device import CPU, to_host
 from wayfare.core.dispatch import apply
 from wayfare.core.op import REGISTRY, joint
 from wayfare.core.tensor import wrap
@@ -44,7 +44,7 @@ def run(op, sample, arrays, place, create=False):
     for out in outs:
         assert op.any_device or not tensors or out.device.type == place.type, f"{op.name} gave {out.device}"
     live = [o for o in outs if o.requires_grad]
-    values = [host(o.detach()._array) for o in outs]
+    values = [to_host(o.detach()._array) for o in outs]
     wanted = [t for t in tensors if t.requires_grad]
     if not live or not wanted:
         return values, []
@@ -53,7 +53,7 @@ def run(op, sample, arrays, place, create=False):
     grads = wf.autograd.grad(live, wanted, seeds, allow_unused=True, create_graph=create)
     for g, t in zip(grads, wanted, strict=True):
         assert g is None or g.device == t.device, f"{op.name}: a gradient on {g.device} for a tensor on {t.device}"
-    return values, [None if g is None else host(g.detach()._array) for g in grads]
+    return values, [None if g is None else to_host(g.detach()._array) for g in grads]
 
 
 @pytest.mark.parametrize("create", [False, True], ids=["raw", "recorded"])

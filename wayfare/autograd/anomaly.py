@@ -11,7 +11,7 @@ from typing import Any
 
 from wayfare.codegen.routines.rows import Rows
 from wayfare.core.array_summary import all_finite, described, first_bad, has_nan, spec_text
-from wayfare.core.device import host
+from wayfare.core.device import to_host
 from wayfare.core.errors import AnomalyError
 from wayfare.core.mode import STATE, Watcher
 from wayfare.core.module_path import module_text
@@ -33,7 +33,7 @@ class Anomaly(Watcher):
         if STATE.example is not self._timeline.example:
             self._timeline.ran(outputs)
         for out in outputs:
-            array = host(out._array)
+            array = to_host(out._array)
             if not all_finite(array) and _is_to_blame(inputs, array, attrs):
                 number = [other is out for other in outputs].index(True)
                 self._forward_error(op, inputs, array, number if len(outputs) > 1 else None)
@@ -62,7 +62,7 @@ class Anomaly(Watcher):
         assert found is not None
         kind, index = found
         of = f"output {output}, " if output is not None else ""
-        given = "; ".join(described(host(t._array)) for t in inputs)
+        given = "; ".join(described(to_host(t._array)) for t in inputs)
         article = "a" if kind == "NaN" else "an"
         raise AnomalyError(f"{op.name}: made {article} {kind} at index {index} of {of}{spec_text(array)}"
                            + (f" from {given}" if given else ""))  # fmt: skip
@@ -74,7 +74,7 @@ class Anomaly(Watcher):
         article = "a" if kind == "NaN" else "an"
         where = self._where(node.number)
         kept = [value for value in (node.kept or ())[1:] if getattr(value, "dtype", None) is not None]
-        inputs = "; ".join(described(host(value)) for value in kept if hasattr(value, "ravel"))
+        inputs = "; ".join(described(to_host(value)) for value in kept if hasattr(value, "ravel"))
         incoming = "; ".join(described(array) for array in map(array_of, given if isinstance(given, tuple) else [given])
                              if array is not None)  # fmt: skip
         raise AnomalyError(
@@ -92,7 +92,7 @@ class Anomaly(Watcher):
 
 def _is_to_blame(inputs: tuple[Any, ...], made: Any, attrs: dict[str, Any]) -> bool:
     """Did the op itself make a bad number: a NaN from inputs without NaN, or an infinity from finite inputs?"""
-    arrays = [host(t._array) for t in inputs]
+    arrays = [to_host(t._array) for t in inputs]
     if has_nan(made):
         return not any(has_nan(x) for x in arrays)
     asked_for = any(isinstance(value, float) and not math.isfinite(value) for value in attrs.values())
@@ -102,5 +102,5 @@ def _is_to_blame(inputs: tuple[Any, ...], made: Any, attrs: dict[str, Any]) -> b
 def array_of(gradient: Any) -> Any:
     """The numbers of a gradient: an array, a Tensor, Rows of a larger one, or None."""
     if isinstance(gradient, Tensor):
-        return host(gradient._array)
-    return gradient.dense() if gradient.__class__ is Rows else host(gradient)
+        return to_host(gradient._array)
+    return gradient.dense() if gradient.__class__ is Rows else to_host(gradient)

@@ -20,7 +20,7 @@ from wayfare.autograd.leaves import as_tensor as _as_tensor
 from wayfare.codegen.routines.reductions import sum_to
 from wayfare.codegen.routines.rows import Rows
 from wayfare.core.buffer_pool import Lease
-from wayfare.core.device import ARRAYS, BACKENDS, copied, is_writable, zeros_beside
+from wayfare.core.device import ARRAYS, BACKENDS, copied, is_writable, zeros_on_device_of
 from wayfare.core.dispatch import tensor_ops
 from wayfare.core.errors import GraphError
 from wayfare.core.locks import lock
@@ -347,8 +347,8 @@ def _raw(g: Any) -> Any:
     return g._array if g.__class__ is Tensor else g
 
 
-def _zeros(beside: Any, shape: tuple[int, ...], dtype: Any, create: bool) -> Any:
-    zeros = zeros_beside(beside, shape, dtype)
+def _zeros(like: Any, shape: tuple[int, ...], dtype: Any, create: bool) -> Any:
+    zeros = zeros_on_device_of(like, shape, dtype)
     return wrap(zeros) if create else zeros
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from wayfare.autograd.kept import FREED
 from wayfare.autograd.leaves import recording_as
 from wayfare.autograd.vmap import close_again, lay_open, outside_all
-from wayfare.core.device import as_array, zeros_beside
+from wayfare.core.device import as_array, zeros_on_device_of
 from wayfare.core.dispatch import new_node, with_history
 from wayfare.core.errors import (
     ArgumentTypeError,
@@ -28,7 +28,7 @@ from wayfare.core.mode import UNUSUAL, changed_mode, current, executor
 from wayfare.core.op import Op, gradient_only
 from wayfare.core.refusals import refuse_stale
 from wayfare.core.spec import FLOAT_KINDS
-from wayfare.core.tensor import Tensor, beside, wrap
+from wayfare.core.tensor import Tensor, on_device_of, wrap
 from wayfare.core.walk import split_edge
 from wayfare.core.write_clock import note_write, tick, version, version_at
 
@@ -303,8 +303,8 @@ def _grad_of_output(ctx: FunctionCtx, g: Any, other: Any, shape: Any, dtype: Any
         if not ctx._materialize:
             return None
         if isinstance(other, Tensor):
-            return beside(other, np.zeros(shape, dtype))
-        return wrap(zeros_beside(other, shape, dtype))
+            return on_device_of(other, np.zeros(shape, dtype))
+        return wrap(zeros_on_device_of(other, shape, dtype))
     return g if isinstance(g, Tensor) else wrap(as_array(g))
 
 

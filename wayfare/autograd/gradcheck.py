@@ -9,10 +9,10 @@ import numpy as np
 
 from wayfare.autograd.backward import grad
 from wayfare.autograd.modes import enable_grad
-from wayfare.core.device import host
+from wayfare.core.device import to_host
 from wayfare.core.errors import ArgumentError
 from wayfare.core.spec import float64
-from wayfare.core.tensor import Tensor, beside
+from wayfare.core.tensor import Tensor, on_device_of
 
 
 class GradcheckError(RuntimeError):
@@ -34,9 +34,9 @@ def _numeric(func: Callable[..., Any], inputs: tuple[Any, ...], x: Tensor, which
     for k in range(flat.size):
         old = flat[k].copy()
         flat[k] = old + eps
-        up = np.array(host(_outputs(func, inputs)[which]._array))
+        up = np.array(to_host(_outputs(func, inputs)[which]._array))
         flat[k] = old - eps
-        down = np.array(host(_outputs(func, inputs)[which]._array))
+        down = np.array(to_host(_outputs(func, inputs)[which]._array))
         flat[k] = old
         columns.append(((up - down) / (2 * eps)).reshape(-1))
     return np.stack(columns, axis=1) if columns else np.zeros((0, 0))
@@ -48,9 +48,9 @@ def _analytic(out: Tensor, x: Tensor) -> Any:
     for k in range(out._array.size):
         seed = np.zeros(out._array.size)
         seed[k] = 1
-        seed_tensor = beside(out, seed.reshape(out._array.shape))
+        seed_tensor = on_device_of(out, seed.reshape(out._array.shape))
         (found,) = grad([out], [x], [seed_tensor], retain_graph=True, allow_unused=True)
-        rows.append(np.zeros(x._array.size) if found is None else host(found._array).reshape(-1))
+        rows.append(np.zeros(x._array.size) if found is None else to_host(found._array).reshape(-1))
     return np.stack(rows) if rows else np.zeros((0, x._array.size))
 
 
@@ -95,7 +95,7 @@ def gradgradcheck(func: Callable[..., Any], inputs: Any, grad_outputs: Any = Non
         outs = [o for o in _outputs(func, given) if o.requires_grad]
     if grad_outputs is None:
         rng = np.random.default_rng(0)
-        seeds = [beside(o, np.asarray(rng.normal(size=o._array.shape))) for o in outs]
+        seeds = [on_device_of(o, np.asarray(rng.normal(size=o._array.shape))) for o in outs]
     else:
         seeds = [grad_outputs] if isinstance(grad_outputs, Tensor) else list(grad_outputs)
     for s in seeds:

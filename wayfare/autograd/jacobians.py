@@ -11,13 +11,13 @@ import numpy as np
 from wayfare.autograd.transforms import check_argnums, flatten, linearized, transform, vjp
 from wayfare.autograd.vmap import map_batch
 from wayfare.core.dispatch import tensor_ops
-from wayfare.core.tensor import Tensor, beside
+from wayfare.core.tensor import Tensor, on_device_of
 
 
 def _basis(t: Tensor) -> Tensor:
     """The unit vectors of a tensor's space, one per row."""
     size = int(np.prod(t.shape))
-    return beside(t, np.eye(size, dtype=t.dtype.numpy).reshape(size, *t.shape))
+    return on_device_of(t, np.eye(size, dtype=t.dtype.numpy).reshape(size, *t.shape))
 
 
 def jacrev(

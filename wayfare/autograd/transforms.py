@@ -21,7 +21,7 @@ from wayfare.core.dispatch import tensor_ops
 from wayfare.core.errors import GraphError, RefusedArgumentError, ShapeError, WrongKindError
 from wayfare.core.mode import STATE, current, executor
 from wayfare.core.node import Node
-from wayfare.core.tensor import Tensor, beside
+from wayfare.core.tensor import Tensor, on_device_of
 from wayfare.core.walk import reachable, split_edge
 
 
@@ -129,14 +129,14 @@ def differentiate(outputs: list[Tensor], inputs: list[Tensor], seeds: list[Tenso
     opened = [lay_open(o) for o in outputs]
     bases = [lay_open(i) for i in inputs]
     used = [i for i, (base, _) in enumerate(opened) if base.requires_grad]
-    zeros = [close_again(beside(b, np.zeros(b.shape, b.dtype.numpy)), levels) for b, levels in bases]
+    zeros = [close_again(on_device_of(b, np.zeros(b.shape, b.dtype.numpy)), levels) for b, levels in bases]
     if not used:
         return zeros
     given = []
     for i in used:
         base, levels = opened[i]
         if seeds is None:
-            given.append(beside(base, np.ones(base.shape, base.dtype.numpy)))
+            given.append(on_device_of(base, np.ones(base.shape, base.dtype.numpy)))
             continue
         seed, own = lay_open(seeds[i])
         if own != levels and set(own) < set(levels):

@@ -29,7 +29,7 @@ from wayfare.core.executor import EAGER, Executor, Interceptor
 from wayfare.core.mode import Mode, changed_mode, current, outer_mode
 from wayfare.core.op import REGISTRY, Op
 from wayfare.core.spec import DType, Size
-from wayfare.core.tensor import Tensor, beside
+from wayfare.core.tensor import Tensor, on_device_of
 
 
 class BatchedTensor(Tensor):
@@ -421,7 +421,7 @@ def outside_all() -> outer_mode:
 def batched_everywhere(t: Tensor) -> Tensor:
     """The same tensor, batched at every active level: its gradient is then one per example."""
     for executor in active_levels():
-        zeros = beside(t, np.zeros(executor.size, t.dtype.numpy))
+        zeros = on_device_of(t, np.zeros(executor.size, t.dtype.numpy))
         t = apply(REGISTRY["add"], (t, executor.wrap(zeros)))
     return t
 

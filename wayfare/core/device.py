@@ -151,7 +151,7 @@ class Backend:
         """All gradients of a node at once; None: by its rules, with `ops`."""
         raise NotImplementedError
 
-    # -- plans (`ir/place.py`)
+    # -- plans (`ir/target.py`)
 
     @property
     def has_kernels(self) -> bool:
@@ -230,7 +230,7 @@ _BY_TYPE: Final[dict[str, Backend]] = {}
 
 
 def offer(type: str, make: Callable[[], Backend]) -> None:
-    """Say how the backend of a type of device is made; `make` raises, with what to install, where it cannot be."""
+    """Register the backend of a type of device: `make` makes it at first use, or raises with what to install."""
     _MAKERS[type] = make
 
 
@@ -254,7 +254,7 @@ def started(type: str) -> Backend | None:
 
 
 def forget(type: str) -> None:
-    """Forget a backend, as if it had never been asked for: for tests that bring a library of their own."""
+    """Forget a backend, as if it had never been asked for: for tests with a stand-in for its library."""
     found = _BY_TYPE.pop(type, None)
     if found is not None:
         BACKENDS.pop(found.array, None)
@@ -278,7 +278,7 @@ def moved(array: Any, device: Device) -> Any:
     return target.from_host(array if source is None else source.to_host(array), device)
 
 
-def host(array: Any) -> Array:
+def to_host(array: Any) -> Array:
     """The numbers of an array, for Python to read."""
     source = BACKENDS.get(array.__class__)
     return array if source is None else source.to_host(array)
@@ -300,7 +300,7 @@ def copied(array: Any) -> Any:
     return array.copy("K") if array.__class__ in BACKENDS else np.array(array)
 
 
-def zeros_beside(array: Any, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
+def zeros_on_device_of(array: Any, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
     """Zeros on the device of an array."""
     found = BACKENDS.get(array.__class__)
     return np.zeros(shape, dtype) if found is None else found.zeros(shape, dtype, found.device_of(array))
@@ -323,20 +323,20 @@ def memory_key(array: Any) -> Any:
 def is_writable(array: Any) -> bool:
     """May an array be written? Arrays of other devices know no read-only memory, and elements that share memory must
     not be written one by one."""
-    return array.flags.writeable if array.__class__ not in BACKENDS else not _stretched(array)
+    return array.flags.writeable if array.__class__ not in BACKENDS else not _overlaps_itself(array)
 
 
-def _stretched(array: Any) -> bool:
+def _overlaps_itself(array: Any) -> bool:
     return any([step == 0 and size > 1 for step, size in zip(array.strides, array.shape, strict=True)])
 
 
 def shows_one_number(array: Array) -> bool:
-    """Has a NumPy array no dimensions, or is it one number that was stretched?"""
+    """Has a NumPy array no dimensions, or is it one number that was expanded?"""
     return array.ndim == 0 or (array.size > 0 and not any(array.strides))
 
 
-def meeting_place(name: str, tensors: Sequence[Any]) -> tuple[Backend, Device]:
-    """The device on which these tensors meet: all live there, or show one number on the CPU. Some must be there."""
+def common_device(name: str, tensors: Sequence[Any]) -> tuple[Backend, Device]:
+    """The one device of these tensors, some of which are not on the CPU. Single numbers may stay on the CPU."""
     places = [device_of(t._array) for t in tensors]
     device = next(place for place in places if place.type != "cpu")
     for t, place in zip(tensors, places, strict=True):

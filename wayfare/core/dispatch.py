@@ -16,7 +16,7 @@ from wayfare.core.autocast import cast_inputs
 from wayfare.core.buffer_pool import Lease
 from wayfare.core.callsite import INSIDE
 from wayfare.core.constant import constant
-from wayfare.core.device import BACKENDS, as_array, meeting_place, moved
+from wayfare.core.device import BACKENDS, as_array, common_device, moved
 from wayfare.core.executor import EAGER
 from wayfare.core.mode import NO_GRAD, STATE, UNUSUAL, Mode
 from wayfare.core.native import NATIVE, in_front_of
@@ -97,7 +97,7 @@ def _on_one_device(op: Op, inputs: tuple[Tensor, ...]) -> tuple[Any, tuple[Tenso
     if op.any_device:
         (t,) = inputs
         return BACKENDS[t._array.__class__], inputs, [t._array]
-    backend, device = meeting_place(op.name, inputs)
+    backend, device = common_device(op.name, inputs)
     arrays: list[Any] = []
     joined = list(inputs)
     for number, t in enumerate(inputs):

@@ -64,7 +64,7 @@ class _Bits:
 
 
 def shared(tensor: Any, copy: bool | None) -> Any:
-    """The array on the memory of any object that speaks DLPack; NumPy's errors for those that do not share it."""
+    """The array on the memory of any object with DLPack's methods; NumPy's errors for those that do not share it."""
     bits = _Bits(tensor)
     array = np.from_dlpack(bits, copy=copy)
     return array.view(BFLOAT16) if bits.found else array

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from wayfare.core.device import BACKENDS, copied, zeros_beside
+from wayfare.core.device import BACKENDS, copied, zeros_on_device_of
 from wayfare.core.errors import OperationError
 
 __all__ = ["EAGER", "CallOut", "Executor", "Interceptor", "StaleCall"]
@@ -160,9 +160,9 @@ class Executor:
         does, what it changes that others see."""
         return function()
 
-    def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any], beside: Any) -> Array:
-        """Zeros for a gradient that did not come, on the device of the array `beside`."""
-        return zeros_beside(beside, shape, dtype)  # type: ignore[no-any-return]
+    def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any], like: Any) -> Array:
+        """Zeros for a gradient that did not come, on the device of the array `like`."""
+        return zeros_on_device_of(like, shape, dtype)  # type: ignore[no-any-return]
 
     def array_copied(self, array: Array, copy: Array) -> None:
         """A gradient was copied past the ops."""

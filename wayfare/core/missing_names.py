@@ -75,7 +75,7 @@ LEFT_OUT = {
                 "there are no sparse tensors; wf.segment_sum adds up rows by group"),
         **_each("dequantize int_repr q_scale q_zero_point qscheme is_quantized", "there are no quantised tensors"),
         **_each("gpu is_gpu xpu ipu mtia is_mps is_xpu is_ipu is_xla is_meta is_vulkan record_stream",
-                "there is no GPU support yet; leave it out"),
+                "devices are the CPU and CUDA (t.is_cuda, t.cuda()); leave it out"),
         **_each("to_mkldnn is_mkldnn dim_order layout", "every tensor is strided; leave it out"),
         **_each("eig symeig", "for a symmetric matrix use wf.linalg.eigh; other eigenvalues are complex numbers"),
         **_each("solve lstsq", "use wf.linalg.solve or wf.linalg.lstsq"),

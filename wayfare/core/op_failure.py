@@ -54,7 +54,7 @@ def no_memory(op: str, shape: Sequence[int], dtype: Any, given: str = "") -> Out
 
 
 def memory_error(op: str, error: MemoryError, given: str = "") -> MemoryError:
-    """NumPy's complaint, or Python's, as our own; one that is ours already stays as it is."""
+    """A MemoryError of NumPy or of Python as one of ours; one that is ours already stays as it is."""
     if isinstance(error, WayfareError):
         return error
     shape, dtype = getattr(error, "shape", None), getattr(error, "dtype", None)

@@ -54,7 +54,7 @@ int16 = DType("int16", "i16", 1)
 int32 = DType("int32", "i32", 1)
 int64 = DType("int64", "i64", 1)
 float16 = DType("float16", "f16", 2)
-# NumPy knows the name since ml_dtypes is imported.
+# The import of ml_dtypes has told NumPy this name.
 bfloat16 = DType(np.dtype(ml_dtypes.bfloat16).name, "bf16", 2)
 float32 = DType("float32", "f32", 2)
 float64 = DType("float64", "f64", 2)
@@ -68,7 +68,7 @@ _BY_NAME: Final[dict[Any, DType]] = {
 }  # fmt: skip
 
 BFLOAT16: Final = bfloat16.numpy
-# The NumPy kinds of floats among our dtypes. To NumPy bfloat16 is a type of a stranger, of kind V ("void"); no other
+# The NumPy kinds of floats among our dtypes. NumPy gives bfloat16, which is not its own, the kind V ("void"); no other
 # dtype here has that kind.
 FLOAT_KINDS: Final = "fV"
 # The floats that are too narrow to compute in: ops compute in float32 and round the result once.

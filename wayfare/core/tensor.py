@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.core.device import ARRAYS, BACKENDS, CPU, Device, device_of, host, moved
+from wayfare.core.device import ARRAYS, BACKENDS, CPU, Device, device_of, moved, to_host
 from wayfare.core.dlpack import export
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, GraphError, OperationError, WrongKindError
 from wayfare.core.grad_layout import in_layout_of
@@ -279,8 +279,8 @@ class Tensor(TensorMethods):
         mode = STATE.mode
         if mode is None:
             array = self._array
-            return array if array.__class__ is np.ndarray else host(array)
-        array = host(mode.executor.read(self, how))
+            return array if array.__class__ is np.ndarray else to_host(array)
+        array = to_host(mode.executor.read(self, how))
         if mode.watcher is not None:
             mode.watcher.looked(self, how, array)
         return array
@@ -423,8 +423,8 @@ def wrap(array: Array) -> Tensor:
     return fill(_new(Tensor), array)
 
 
-def beside(t: Tensor, array: Array) -> Tensor:
-    """A constant of the library, as a leaf on the device of `t`."""
+def on_device_of(t: Tensor, array: Array) -> Tensor:
+    """A NumPy array that the library made, as a leaf on the device of `t`."""
     return wrap(array) if not BACKENDS or t.device.type == "cpu" else wrap(moved(array, t.device))
 
 

@@ -80,14 +80,14 @@ def _of_padded(name: str, x: Tensor, features: int, batch_first: bool) -> Packin
                              fix="Give a list of tensors [steps, features].")  # fmt: skip
     if x.ndim == 2:
         return Packing(x, (1,) * steps, 1, lambda rows: rows, batched=False)
-    turned = x.transpose(0, 1) if batch_first else x
+    time_first = x.transpose(0, 1) if batch_first else x
 
     def as_given(rows: Tensor) -> Tensor:
         out = rows.reshape(steps, count, rows.shape[1])
         return out.transpose(0, 1) if batch_first else out
 
     sizes = (count,) * steps if count else ()
-    return Packing(turned.reshape(steps * count, features), sizes, count, as_given)
+    return Packing(time_first.reshape(steps * count, features), sizes, count, as_given)
 
 
 def _of_padded_with_lengths(name: str, given: Any, features: int) -> Packing:

@@ -203,12 +203,12 @@ def check_closure(optimizer: str, closure: Any) -> None:
 def decay_of(group: Group, rate: float) -> tuple[str, float]:
     """How the weight decay of a group goes into a step, and the number for it.
 
-    "none"; "slope": so much of the parameter is added to the gradient; "weight": the parameter is multiplied by it.
+    "none"; "gradient": so much of the parameter is added to the gradient; "weight": the parameter is multiplied by it.
     """
     decay = number(group["weight_decay"])
     if decay == 0:
         return "none", 0.0
-    return ("weight", 1.0 - rate * decay) if group["decoupled_weight_decay"] else ("slope", decay)
+    return ("weight", 1.0 - rate * decay) if group["decoupled_weight_decay"] else ("gradient", decay)
 
 
 def decayed(m: Any, p: Any, g: Any, decay: str, weight_decay: Any) -> tuple[Any, Any]:
@@ -216,7 +216,7 @@ def decayed(m: Any, p: Any, g: Any, decay: str, weight_decay: Any) -> tuple[Any,
 
     A term that is absent is left out, not multiplied by 0, which would turn an infinity into NaN.
     """
-    if decay == "slope":
+    if decay == "gradient":
         return p, m.fma(p, weight_decay, g)
     return (p * weight_decay if decay == "weight" else p), g
 

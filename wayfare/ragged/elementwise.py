@@ -57,11 +57,11 @@ def same_lengths(op: str, first: wf.Tensor, other: wf.Tensor) -> None:
                      "another")  # fmt: skip
 
 
-def _binary(name: str, function: Callable[[Any, Any], Any], *, turned: bool = False) -> Callable[[Any, Any], Ragged]:
+def _binary(name: str, function: Callable[[Any, Any], Any], *, reflected: bool = False) -> Callable[[Any, Any], Ragged]:
     def call(self: Any, other: Any) -> Any:
         if not isinstance(other, (type(self), *_OPERANDS)):
             return NotImplemented
-        if turned:
+        if reflected:
             return type(self).apply(lambda mine, theirs: function(theirs, mine), self, other)
         return type(self).apply(function, self, other)
 
@@ -90,19 +90,19 @@ class Elementwise:
     __array_ufunc__ = None
 
     __add__ = _binary("__add__", operator.add)
-    __radd__ = _binary("__radd__", operator.add, turned=True)
+    __radd__ = _binary("__radd__", operator.add, reflected=True)
     __sub__ = _binary("__sub__", operator.sub)
-    __rsub__ = _binary("__rsub__", operator.sub, turned=True)
+    __rsub__ = _binary("__rsub__", operator.sub, reflected=True)
     __mul__ = _binary("__mul__", operator.mul)
-    __rmul__ = _binary("__rmul__", operator.mul, turned=True)
+    __rmul__ = _binary("__rmul__", operator.mul, reflected=True)
     __truediv__ = _binary("__truediv__", operator.truediv)
-    __rtruediv__ = _binary("__rtruediv__", operator.truediv, turned=True)
+    __rtruediv__ = _binary("__rtruediv__", operator.truediv, reflected=True)
     __floordiv__ = _binary("__floordiv__", operator.floordiv)
-    __rfloordiv__ = _binary("__rfloordiv__", operator.floordiv, turned=True)
+    __rfloordiv__ = _binary("__rfloordiv__", operator.floordiv, reflected=True)
     __mod__ = _binary("__mod__", operator.mod)
-    __rmod__ = _binary("__rmod__", operator.mod, turned=True)
+    __rmod__ = _binary("__rmod__", operator.mod, reflected=True)
     __pow__ = _binary("__pow__", operator.pow)
-    __rpow__ = _binary("__rpow__", operator.pow, turned=True)
+    __rpow__ = _binary("__rpow__", operator.pow, reflected=True)
     __and__ = _binary("__and__", operator.and_)
     __or__ = _binary("__or__", operator.or_)
     __xor__ = _binary("__xor__", operator.xor)

@@ -124,14 +124,14 @@ def _multiply(g, a, b, out):
     dtype = NUMPY[g.dtype]
     item = dtype.itemsize
 
-    def matrices(address, rows, columns, turned, leading, step):
-        strides = (step * item, *((item, leading * item) if turned else (leading * item, item)))
+    def matrices(address, rows, columns, transposed, leading, step):
+        strides = (step * item, *((item, leading * item) if transposed else (leading * item, item)))
         reach = sum(s * (n - 1) for s, n in zip(strides, (g.batch, rows, columns), strict=True)) + item
         memory = (ctypes.c_char * reach).from_address(address)
         return np.ndarray((g.batch, rows, columns), dtype, memory, 0, strides)
 
-    x = matrices(a, g.rows, g.inner, g.turned_a, g.leading[0], g.steps[0])
-    y = matrices(b, g.inner, g.columns, g.turned_b, g.leading[1], g.steps[1])
+    x = matrices(a, g.rows, g.inner, g.transposed_a, g.leading[0], g.steps[0])
+    y = matrices(b, g.inner, g.columns, g.transposed_b, g.leading[1], g.steps[1])
     target = matrices(out, g.rows, g.columns, False, g.leading[2], g.steps[2])
     wide = np.float64 if g.dtype == "f64" else np.float32
     made = x.astype(wide) @ y.astype(wide)

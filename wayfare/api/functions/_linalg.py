@@ -12,7 +12,7 @@ from wayfare.core.autocast import FLOAT32_ON_CPU
 from wayfare.core.dispatch import apply
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import broadcast
-from wayfare.core.tensor import Tensor, beside
+from wayfare.core.tensor import Tensor, on_device_of
 
 
 @follows_autocast(FLOAT32_ON_CPU)
@@ -25,7 +25,7 @@ def run(name: str, *tensors: Tensor, **attrs: Any) -> Any:
     return apply(record, tensors, attrs)
 
 
-def turned(x: Tensor) -> Tensor:
+def transposed(x: Tensor) -> Tensor:
     """Each matrix transposed, as a view."""
     n = x.ndim
     return apply(REGISTRY["permute"], (x,), {"dims": (*range(n - 2), n - 1, n - 2)})  # type: ignore[no-any-return]
@@ -67,12 +67,12 @@ def total(x: Tensor, *dims: int, keepdim: bool = False) -> Tensor:
 
 def identity(like: Tensor, rows: int, columns: int | None = None) -> Tensor:
     """An identity matrix of the dtype of another tensor."""
-    return beside(like, np.eye(rows, columns, dtype=like.dtype.numpy))
+    return on_device_of(like, np.eye(rows, columns, dtype=like.dtype.numpy))
 
 
 def constant_like(like: Tensor, values: Any) -> Tensor:
     """Numbers as a tensor of the dtype of another one."""
-    return beside(like, np.asarray(values).astype(like.dtype.numpy))
+    return on_device_of(like, np.asarray(values).astype(like.dtype.numpy))
 
 
 def same_stacks(op: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ from wayfare.api.functions._linalg import (
     run,
     same_stacks,
     stretched,
-    turned,
+    transposed,
 )
 from wayfare.api.functions._linalg import upper as upper_triangle
 from wayfare.api.functions.matmul import matmul
@@ -84,17 +84,17 @@ class PackedLUAndInfo(NamedTuple):
 
 def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
     """The lower triangular L with `A = L @ L.mT` for a symmetric positive definite A (or the upper one)."""
-    out = run("cholesky", turned(A) if upper else A, strict=True)
-    return turned(out) if upper else out
+    out = run("cholesky", transposed(A) if upper else A, strict=True)
+    return transposed(out) if upper else out
 
 
 def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -> CholeskyAndInfo:
     """`cholesky`, and instead of an error the order of the first leading minor that is not positive."""
     if upper:
-        A = turned(A)
+        A = transposed(A)
     out = run("cholesky", A, strict=check_errors)
     info = run("cholesky_info", A.detach())
-    return CholeskyAndInfo(turned(out) if upper else out, info)
+    return CholeskyAndInfo(transposed(out) if upper else out, info)
 
 
 def _uplo(op: str, value: str) -> str:
@@ -188,7 +188,7 @@ def lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True, adjoin
     if LU.ndim < 2 or B.ndim < 2 or LU.shape[-1] != LU.shape[-2]:
         raise ShapeError(f"lu_solve: needs square factors and a matrix B, not {LU.spec} and {B.spec}")
     if not left:
-        return turned(lu_solve(LU, pivots, turned(B), adjoint=not adjoint))
+        return transposed(lu_solve(LU, pivots, transposed(B), adjoint=not adjoint))
     if pivots.dtype.is_floating_point:
         raise ArgumentTypeError(f"lu_solve: the pivots must be integers, not {pivots.spec}")
     turn = run("pivot_matrix", pivots, rows=LU.shape[-1], dtype=LU.dtype)
@@ -198,8 +198,8 @@ def lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True, adjoin
         return run("solve_triangular", factors, right, upper=is_upper, unitriangular=unit)  # type: ignore[no-any-return]
 
     if adjoint:
-        return matmul(turn, solved(turned(LU), solved(turned(LU), B, False, False), True, True))
-    B = matmul(turned(turn), B)
+        return matmul(turn, solved(transposed(LU), solved(transposed(LU), B, False, False), True, True))
+    B = matmul(transposed(turn), B)
     return solved(LU, solved(LU, B, False, True), True, False)
 
 
@@ -213,7 +213,7 @@ def reflect(A: Tensor, tau: Tensor, onto: Tensor, *, last_first: bool) -> Tensor
     for i in reversed(range(count)) if last_first else range(count):
         v = part(vectors, -1, i, i + 1)
         scale = reshaped(part(tau, -1, i, i + 1), *tau.shape[:-1], 1, 1)
-        onto = onto - scale * v * matmul(turned(v), onto)
+        onto = onto - scale * v * matmul(transposed(v), onto)
     return onto
 
 

@@ -18,7 +18,7 @@ from wayfare.core.dispatch import apply
 from wayfare.core.errors import ArgumentError, DTypeError, OperationError, ShapeError
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import broadcast
-from wayfare.core.tensor import Tensor, beside
+from wayfare.core.tensor import Tensor, on_device_of
 
 __all__ = ["cdist", "pairwise_distance", "cosine_similarity", "pdist"]
 
@@ -51,7 +51,7 @@ def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     if p < 0:
         raise OperationError(f"pdist: p must not be negative, it is {p}")
     first, second = np.triu_indices(input.shape[0], 1)
-    difference = input.index_select(0, beside(input, first)) - input.index_select(0, beside(input, second))
+    difference = input.index_select(0, on_device_of(input, first)) - input.index_select(0, on_device_of(input, second))
     return _length("pdist", difference, p)
 
 

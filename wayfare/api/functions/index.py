@@ -18,7 +18,7 @@ from wayfare.core.errors import ArgumentTypeError, DTypeError, IndexRangeError, 
 from wayfare.core.mode import executor
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import Shape, bool_, broadcast, int64, normal_dim
-from wayfare.core.tensor import Tensor, beside, to_tensor
+from wayfare.core.tensor import Tensor, on_device_of, to_tensor
 from wayfare.ops.indexing.advanced import check_bounds, index_dtype_error
 
 __all__ = [
@@ -158,7 +158,8 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: float | Tensor) ->
     if input.ndim == 0:
         return reshaped(index_fill(reshaped(input, (1,)), 0, index, value), ())
     # By a mask, because a place that is named twice is filled once: the value's gradient must count it once.
-    nothing, everything = (beside(input, np.full(n, v)) for n, v in ((input.shape[dim], False), (index.shape[0], True)))
+    nothing = on_device_of(input, np.full(input.shape[dim], False))
+    everything = on_device_of(input, np.full(index.shape[0], True))
     rows = put_at(nothing, (index,), (0,), everything)
     mask = reshaped(rows, (input.shape[dim],) + (1,) * (input.ndim - dim - 1))
     return apply(_OPS["where"], (mask, value, input))  # type: ignore[no-any-return]
@@ -208,7 +209,7 @@ def masked_select(input: Tensor, mask: Tensor) -> Tensor:
     shape = broadcast("masked_select", tuple(input.shape), tuple(_as_mask("masked_select", mask).shape))
     places = np.broadcast_to(mask._read("masked_select()"), shape).reshape(-1).nonzero()[0]
     flat = flattened(_expanded("masked_select", input, shape))
-    return apply(_OPS["index"], (flat, beside(flat, places)), {"dims": (0,)})  # type: ignore[no-any-return]
+    return apply(_OPS["index"], (flat, on_device_of(flat, places)), {"dims": (0,)})  # type: ignore[no-any-return]
 
 
 @method(inplace=True)
@@ -223,7 +224,7 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     attrs = {"dim": 0, "start": 0, "stop": int(places.size), "step": 1}
     values = apply(_OPS["slice"], (flattened(source),), attrs)
     flat = flattened(_expanded("masked_scatter", input, shape))
-    return reshaped(put_at(flat, (beside(flat, places),), (0,), values), shape)
+    return reshaped(put_at(flat, (on_device_of(flat, places),), (0,), values), shape)
 
 
 # -- flat ----------------------------------------------------------------------------------------------------
@@ -285,8 +286,8 @@ def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     """The places of the elements that are not zero: one row each, or with `as_tuple` one tensor per dimension."""
     array = input._read("nonzero()")
     if as_tuple:
-        return tuple(beside(input, np.ascontiguousarray(places)) for places in np.atleast_1d(array).nonzero())
-    return beside(input, np.ascontiguousarray(np.argwhere(array)))
+        return tuple(on_device_of(input, np.ascontiguousarray(places)) for places in np.atleast_1d(array).nonzero())
+    return on_device_of(input, np.ascontiguousarray(np.argwhere(array)))
 
 
 @method
@@ -303,7 +304,7 @@ def nonzero_static(input: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
     found = np.argwhere(input._read("nonzero_static()"))[:size]
     out = np.full((size, input.ndim), fill_value, np.int64)
     out[: len(found)] = found
-    return beside(input, out)
+    return on_device_of(input, out)
 
 
 def unravel_index(indices: Tensor, shape: int | Sequence[int]) -> tuple[Tensor, ...]:

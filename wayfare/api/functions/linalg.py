@@ -9,7 +9,7 @@ import numpy as np
 from wayfare.api.autocast import follows_autocast
 from wayfare.api.functions import decompose, systems
 from wayfare.api.functions._along import check_tensor, check_tensors
-from wayfare.api.functions._linalg import identity, lower, reshaped, run, stretched, total, turned
+from wayfare.api.functions._linalg import identity, lower, reshaped, run, stretched, total, transposed
 from wayfare.api.functions._linalg import upper as _upper
 from wayfare.api.functions._public import add_method, as_dtype_of, common_dtype, method
 from wayfare.api.functions.decompose import QR, PackedLU, PackedLUAndInfo, householder_product, reflect, unpack_lu
@@ -20,7 +20,7 @@ from wayfare.core.dispatch import apply
 from wayfare.core.errors import ShapeError
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import broadcast, normal_dim
-from wayfare.core.tensor import Tensor, beside
+from wayfare.core.tensor import Tensor, on_device_of
 from wayfare.ops.linalg._matrix import check_matrix
 
 __all__ = [
@@ -89,7 +89,7 @@ def slogdet(input: Tensor) -> SignAndLog:
 def logdet(input: Tensor) -> Tensor:
     """The logarithm of the determinant: -inf if it is 0, nan if it is negative."""
     sign, logarithm = run("slogdet", input)
-    nan = stretched(beside(input, np.full((), np.nan, input.dtype.numpy)), *sign.shape)
+    nan = stretched(on_device_of(input, np.full((), np.nan, input.dtype.numpy)), *sign.shape)
     return apply(REGISTRY["where"], (sign < 0, nan, logarithm))  # type: ignore[no-any-return]
 
 
@@ -130,7 +130,7 @@ def cholesky_inverse(L: Tensor, upper: bool = False) -> Tensor:
     check_matrix("cholesky_inverse", L.spec)
     eye = stretched(identity(L, L.shape[-1]), *L.shape)
     root = systems.solve(_triangle(L, upper), eye)
-    return matmul(root, turned(root)) if upper else matmul(turned(root), root)
+    return matmul(root, transposed(root)) if upper else matmul(transposed(root), root)
 
 
 def _triangle(L: Tensor, upper: bool) -> Tensor:
@@ -146,7 +146,7 @@ def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:
         check_tensor("cholesky_solve", given)
         check_matrix("cholesky_solve", given.spec)
     factor = _triangle(L, upper)
-    first, second = (turned(factor), factor) if upper else (factor, turned(factor))
+    first, second = (transposed(factor), factor) if upper else (factor, transposed(factor))
     return systems.solve(second, systems.solve(first, B))
 
 
@@ -155,7 +155,7 @@ def triangular_solve(
     b: Tensor, A: Tensor, upper: bool = True, transpose: bool = False, unitriangular: bool = False
 ) -> SolutionAndMatrix:
     """The X with `A @ X = b` for a triangular A (`wf.linalg.solve_triangular`), and a copy of A."""
-    matrix, side = (turned(A), not upper) if transpose else (A, upper)
+    matrix, side = (transposed(A), not upper) if transpose else (A, upper)
     solution = systems.solve_triangular(matrix, b, upper=side, unitriangular=unitriangular)
     return SolutionAndMatrix(solution, A.expand(*solution.shape[:-2], *A.shape[-2:]).clone())
 
@@ -175,10 +175,10 @@ def svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> SVDWithV:
     if not compute_uv:
         check_tensor("svd", input)
         *lead, rows, columns = input.shape
-        zeros = (beside(input, np.zeros((*lead, n, n), input.dtype.numpy)) for n in (rows, columns))
+        zeros = (on_device_of(input, np.zeros((*lead, n, n), input.dtype.numpy)) for n in (rows, columns))
         return SVDWithV(next(zeros), run("svdvals", input), next(zeros))
     u, s, vh = decompose.svd(input, full_matrices=not some)
-    return SVDWithV(u, s, turned(vh))
+    return SVDWithV(u, s, transposed(vh))
 
 
 @method
@@ -195,7 +195,7 @@ def ormqr(input: Tensor, tau: Tensor, other: Tensor, left: bool = True, transpos
         raise ShapeError(f"ormqr: needs matrices and one scale for each reflection, not {input.spec}, {tau.spec} and "
                          f"{other.spec}")  # fmt: skip
     if not left:
-        return turned(ormqr(input, tau, turned(other), transpose=not transpose))
+        return transposed(ormqr(input, tau, transposed(other), transpose=not transpose))
     if other.shape[-2] != input.shape[-2]:
         raise ShapeError(f"ormqr: a Q of {input.shape[-2]} rows cannot multiply {other.spec}")
     return reflect(input, tau, other, last_first=not transpose)
@@ -221,7 +221,7 @@ def lu_solve(b: Tensor, LU_data: Tensor, LU_pivots: Tensor) -> Tensor:
 def lu_unpack(LU_data: Tensor, LU_pivots: Tensor, unpack_data: bool = True, unpack_pivots: bool = True) -> decompose.LU:
     """P, L and U from the packed form; what is not asked for is empty."""
     p, l, u = unpack_lu(LU_data, LU_pivots)
-    nothing = beside(LU_data, np.zeros(0, LU_data.dtype.numpy))
+    nothing = on_device_of(LU_data, np.zeros(0, LU_data.dtype.numpy))
     data = (l, u) if unpack_data else (nothing, nothing)
     return decompose.LU(p if unpack_pivots else nothing, *data)
 
@@ -255,7 +255,7 @@ def powers(x: Tensor, count: int) -> Tensor:
     if x.ndim == 0:
         x = reshaped(x, 1)
     column = reshaped(x, *x.shape, 1)
-    ones = stretched(beside(x, np.ones((), x.dtype.numpy)), *column.shape)
+    ones = stretched(on_device_of(x, np.ones((), x.dtype.numpy)), *column.shape)
     if count < 2:
         return ones if count else stretched(ones, *x.shape, 1)[..., :0]
     pieces = [ones, stretched(column, *x.shape, count - 1)]

@@ -16,7 +16,7 @@ from wayfare.core.dispatch import apply
 from wayfare.core.errors import ArgumentError, ShapeError
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import normal_dim
-from wayfare.core.tensor import Tensor, beside
+from wayfare.core.tensor import Tensor, on_device_of
 
 __all__ = ["norm"]
 
@@ -117,15 +117,15 @@ def cond(A: Tensor, p: Order = None) -> Tensor:
         values = run("svdvals", A)
         attrs = {"dim": (values.ndim - 1,), "keepdim": False}
         if values.shape[-1] == 0:
-            return beside(A, np.zeros(tuple(values.shape[:-1]), A.dtype.numpy))
+            return on_device_of(A, np.zeros(tuple(values.shape[:-1]), A.dtype.numpy))
         largest = apply(REGISTRY["amax"], (values,), attrs)
         smallest = apply(REGISTRY["amin"], (values,), attrs)
         return smallest / largest if p == -2 else largest / smallest  # type: ignore[no-any-return]
     if A.shape[-1] == 0:
-        return beside(A, np.zeros(tuple(A.shape[:-2]), A.dtype.numpy))
+        return on_device_of(A, np.zeros(tuple(A.shape[:-2]), A.dtype.numpy))
     inverse = run("inv", A, strict=False)
     out = matrix_norm(A, p) * matrix_norm(inverse, p)
-    infinite = stretched(beside(A, np.full((), math.inf, A.dtype.numpy)), *out.shape)
+    infinite = stretched(on_device_of(A, np.full((), math.inf, A.dtype.numpy)), *out.shape)
     return apply(REGISTRY["where"], (out == out, out, infinite))  # type: ignore[no-any-return]
 
 
@@ -143,7 +143,7 @@ def matrix_rank(
     A = A.detach()
     sizes = apply(REGISTRY["abs"], (run("eigvalsh", A, uplo="L"),)) if hermitian else run("svdvals", A)
     if sizes.shape[-1] == 0:
-        return beside(A, np.zeros(tuple(absolute.shape), np.int64))
+        return on_device_of(A, np.zeros(tuple(absolute.shape), np.int64))
     largest = apply(REGISTRY["amax"], (sizes,), {"dim": (sizes.ndim - 1,), "keepdim": False})
     limit = promoted(REGISTRY["maximum"], (absolute, relative * largest))
     return total(promoted(REGISTRY["gt"], (sizes, reshaped(limit, *limit.shape, 1))), -1)

@@ -15,7 +15,7 @@ from wayfare.core.errors import IndexRangeError, OperationError, ShapeError
 from wayfare.core.native import as_view
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import Shape, normal_dim
-from wayfare.core.tensor import Tensor, beside
+from wayfare.core.tensor import Tensor, on_device_of
 
 __all__ = [
     "as_strided_scatter", "diagonal_scatter", "narrow", "narrow_copy", "select", "select_scatter",
@@ -109,7 +109,7 @@ def as_strided_scatter(
     """A copy of `input` with what `as_strided` would show of it replaced by `src`."""
     flat = _strided_places(input.shape.numel(), tuple(size), tuple(stride), storage_offset or 0)
     values = reshaped(as_dtype_of(src, input.dtype), (flat.size,))
-    out = put_at(flattened(input), (beside(input, flat),), (0,), values)
+    out = put_at(flattened(input), (on_device_of(input, flat),), (0,), values)
     return reshaped(out, input.shape)
 
 

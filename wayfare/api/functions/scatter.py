@@ -14,7 +14,7 @@ from wayfare.core.dispatch import apply
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, OperationError, ShapeError
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import int32, int64, normal_dim
-from wayfare.core.tensor import Tensor, beside, to_tensor
+from wayfare.core.tensor import Tensor, on_device_of, to_tensor
 
 __all__ = [
     "bucketize", "gather", "index_reduce", "isin", "scatter", "scatter_add", "scatter_reduce", "searchsorted",
@@ -57,7 +57,7 @@ def _sources(op: str, input: Tensor, dim: int, index: Tensor, src: Any) -> tuple
     src = _rows(src)
     if src.ndim != index.ndim or any(n < i for n, i in zip(src.shape, index.shape, strict=False)):
         if index.shape.numel() == 0:
-            return x, index, beside(x, np.zeros(tuple(index.shape), input.dtype.numpy)), dim
+            return x, index, on_device_of(x, np.zeros(tuple(index.shape), input.dtype.numpy)), dim
         raise ShapeError(f"{op}: the source {src.spec} must have the dimensions of the index {index.spec} and be "
                          "no smaller")  # fmt: skip
     if src.shape != index.shape:

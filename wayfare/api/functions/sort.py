@@ -12,7 +12,7 @@ from wayfare.core.dispatch import apply
 from wayfare.core.errors import IndexRangeError, OperationError
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import normal_dim
-from wayfare.core.tensor import Tensor, beside
+from wayfare.core.tensor import Tensor, on_device_of
 
 __all__ = [
     "sort", "argsort", "msort", "topk", "kthvalue", "median", "nanmedian", "mode",
@@ -103,11 +103,11 @@ def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> ValuesAndIndice
 
 
 def _answers(input: Tensor, values: Any, inverse: Any, counts: Any, return_inverse: bool, return_counts: bool) -> Any:
-    out = [beside(input, np.asarray(values, order="C"))]
+    out = [on_device_of(input, np.asarray(values, order="C"))]
     if return_inverse:
-        out.append(beside(input, np.asarray(inverse, dtype=np.int64, order="C")))
+        out.append(on_device_of(input, np.asarray(inverse, dtype=np.int64, order="C")))
     if return_counts:
-        out.append(beside(input, np.asarray(counts, dtype=np.int64, order="C")))
+        out.append(on_device_of(input, np.asarray(counts, dtype=np.int64, order="C")))
     return out[0] if len(out) == 1 else tuple(out)
 
 
@@ -125,7 +125,7 @@ def unique(
         values, inverse, counts = np.unique(array, axis=d, return_inverse=True, return_counts=True)
         return _answers(input, values, inverse.reshape(-1), counts, return_inverse, return_counts)
     if not return_inverse and not return_counts:
-        return beside(input, np.unique(array, equal_nan=False))
+        return on_device_of(input, np.unique(array, equal_nan=False))
     values, inverse, counts = np.unique(array, return_inverse=True, return_counts=True, equal_nan=False)
     return _answers(input, values, inverse.reshape(array.shape), counts, return_inverse, return_counts)
 

@@ -19,7 +19,7 @@ from wayfare.core.errors import DTypeError, NotSupportedError, OperationError
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import int64, normal_dim, widened
-from wayfare.core.tensor import Tensor, beside, to_tensor, wrap
+from wayfare.core.tensor import Tensor, on_device_of, to_tensor, wrap
 
 __all__ = ["quantile", "nanquantile", "histc", "histogram", "histogramdd", "bincount", "cov", "corrcoef"]
 
@@ -147,7 +147,7 @@ def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
     low, high = _range("histc", array, float(min), float(max))
     array, made = widened(array), array.dtype
     counts = _bin_counts(array.reshape(-1), bins, low, high, None)
-    return beside(input, counts.astype(made))
+    return on_device_of(input, counts.astype(made))
 
 
 def _bin_counts(values: Array, bins: int, low: float, high: float, weight: Array | None) -> Array:
@@ -172,7 +172,7 @@ def histogram(
     weights = None if weight is None else _weights("histogram", input, weight, input.shape)
     edges = [bins if isinstance(bins, Tensor) else int(bins)]
     counts, made = _histogram("histogram", flat, edges, per_dim, weights, density)
-    return Histogram(beside(input, counts), beside(input, made[0]))
+    return Histogram(on_device_of(input, counts), on_device_of(input, made[0]))
 
 
 def histogramdd(
@@ -194,7 +194,7 @@ def histogramdd(
         per_dim = list(zip(flat[::2], flat[1::2], strict=True))
     weights = None if weight is None else _weights("histogramdd", input, weight, input.shape[:-1])
     counts, made = _histogram("histogramdd", points, edges, per_dim, weights, density)
-    return Histogram(beside(input, counts), tuple(beside(input, e) for e in made))
+    return Histogram(on_device_of(input, counts), tuple(on_device_of(input, e) for e in made))
 
 
 def _weights(name: str, input: Tensor, weight: Tensor, shape: tuple[int, ...]) -> Array:
@@ -254,12 +254,12 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     if minlength < 0:
         raise OperationError(f"bincount: minlength must not be negative, it is {minlength}")
     if weights is None:
-        return beside(input, np.bincount(array, minlength=minlength).astype(np.int64, copy=False))
+        return on_device_of(input, np.bincount(array, minlength=minlength).astype(np.int64, copy=False))
     given = weights._read("bincount()")
     if given.shape != array.shape:
         raise OperationError(f"bincount: weights of {weights.spec} do not fit an input of {input.spec}")
     kind = np.float32 if given.dtype == np.float32 else np.float64
-    return beside(input, np.bincount(array, given, minlength=minlength).astype(kind))
+    return on_device_of(input, np.bincount(array, given, minlength=minlength).astype(kind))
 
 
 # -- covariance ---------------------------------------------------------------------------------------------------

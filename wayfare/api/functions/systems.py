@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wayfare.api.functions._along import check_tensor, check_tensors
-from wayfare.api.functions._linalg import part, reshaped, run, same_stacks, total, turned
+from wayfare.api.functions._linalg import part, reshaped, run, same_stacks, total, transposed
 from wayfare.api.functions._public import as_dtype_of
 from wayfare.api.functions.matmul import matmul
 from wayfare.core.errors import ArgumentError, ShapeError
 from wayfare.core.spec import broadcast, float64, normal_dim
-from wayfare.core.tensor import Tensor, beside, to_tensor
+from wayfare.core.tensor import Tensor, on_device_of, to_tensor
 
 __all__ = [
     "inv", "inv_ex", "lstsq", "matrix_power", "pinv", "solve", "solve_ex", "solve_triangular",
@@ -78,12 +78,12 @@ def _solve(A: Tensor, B: Tensor, left: bool, strict: bool) -> Tensor:
             raise ShapeError(f"solve: left=False needs a matrix B, not the vector {B.spec}")
         B = reshaped(B, *B.shape, 1)
     if not left:
-        A, B = turned(A), turned(B)
+        A, B = transposed(A), transposed(B)
     A, B = same_stacks("solve", A, B)
     out = run("solve", A, B, strict=strict)
     if vector:
         return reshaped(out, *out.shape[:-1])
-    return out if left else turned(out)
+    return out if left else transposed(out)
 
 
 def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Tensor:
@@ -92,10 +92,10 @@ def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True, un
     if A.ndim < 2 or B.ndim < 2:
         raise ShapeError(f"solve_triangular: needs matrices, not {A.spec} and {B.spec}")
     if not left:
-        A, B, upper = turned(A), turned(B), not upper
+        A, B, upper = transposed(A), transposed(B), not upper
     A, B = same_stacks("solve_triangular", A, B)
     out = run("solve_triangular", A, B, upper=upper, unitriangular=unitriangular)
-    return out if left else turned(out)
+    return out if left else transposed(out)
 
 
 def matrix_power(input: Tensor, n: int) -> Tensor:
@@ -107,7 +107,7 @@ def matrix_power(input: Tensor, n: int) -> Tensor:
         return matrix_power(inv(input), -n)
     if n == 0:
         # A product with nothing, so that the result still belongs to the graph of the input.
-        return input * 0 + beside(input, np.eye(input.shape[-1], dtype=input.dtype.numpy))
+        return input * 0 + on_device_of(input, np.eye(input.shape[-1], dtype=input.dtype.numpy))
     out: Tensor | None = None
     square = input
     while n:
@@ -183,9 +183,9 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
         residuals = total(difference * difference, -2)
     else:  # None of them, but still part of the graph, as in PyTorch.
         residuals = part(reshaped(solution, solution.shape.numel()), 0, 0, 0)
-    ranks = beside(A, np.zeros(0, np.int64) if driver == "gels" else np.asarray(rank, np.int64))
+    ranks = on_device_of(A, np.zeros(0, np.int64) if driver == "gels" else np.asarray(rank, np.int64))
     if driver not in ("gelsd", "gelss"):
-        values = beside(A, np.zeros(0, A.dtype.numpy))
+        values = on_device_of(A, np.zeros(0, A.dtype.numpy))
     if vector:
         solution = reshaped(solution, *solution.shape[:-1])
     return LeastSquares(solution, residuals, ranks, values)

@@ -9,7 +9,7 @@ from typing import Any
 from wayfare.api.functions._new import fitting, read_number, read_size
 from wayfare.api.functions._public import add_method, as_dtype_of, named
 from wayfare.api.functions.shape import squeeze, stretched_shape, swapaxes, swapdims, t, transpose, unsqueeze
-from wayfare.core.device import BACKENDS, zeros_beside
+from wayfare.core.device import BACKENDS, zeros_on_device_of
 from wayfare.core.dispatch import apply2
 from wayfare.core.errors import InPlaceError, OperationError, ShapeError
 from wayfare.core.inplace import check_history, check_writable, move_into, set_history, stand_alone
@@ -99,7 +99,7 @@ def _resize(self: Tensor, *sizes: Any, memory_format: Any = None) -> Tensor:
     if found is not None and found[1] + count <= found[0].size:
         self._array = found[0][found[1] : found[1] + count].reshape(shape)
     else:
-        fresh = zeros_beside(self._array, (count,), self._array.dtype)
+        fresh = zeros_on_device_of(self._array, (count,), self._array.dtype)
         kept = min(count, self._array.size)
         fresh[:kept] = self._array.reshape(-1)[:kept]
         self._array = fresh.reshape(shape)

@@ -127,8 +127,8 @@ class CudaCommands:
         gemm = self._launcher.gemm
 
         def run(addresses: Addresses) -> None:
-            for call, *places in calls:
-                x, y, z = [addresses[number] + offset for number, offset in places]
+            for call, *locations in calls:
+                x, y, z = [addresses[number] + offset for number, offset in locations]
                 gemm(call, x, y, z)
 
         self._matmuls += 1

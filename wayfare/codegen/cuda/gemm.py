@@ -28,7 +28,7 @@ _MOST_CALLS = 64
 class Gemm:
     """One call: `batch` products of a (rows × inner) and a (inner × columns) matrix.
 
-    `turned_a` says that the columns of the first matrix are contiguous, not its rows; the leading dimension is the step
+    `transposed_a`: are the columns of the first matrix contiguous, not its rows? The leading dimension is the step
     between its rows (or columns). The rows of the result are contiguous. All steps count elements.
     """
 
@@ -36,23 +36,23 @@ class Gemm:
     rows: int
     columns: int
     inner: int
-    turned_a: bool
-    turned_b: bool
+    transposed_a: bool
+    transposed_b: bool
     leading: tuple[int, int, int]
     batch: int
     steps: tuple[int, int, int]
     add: bool
 
 
-# Where a matrix lies: the number of a buffer and an offset in bytes.
-Place = tuple[int, int]
+# Where a matrix lies: the number of a buffer, and an offset in bytes.
+Location = tuple[int, int]
 
 
 def gemm_calls(
     a: BufferView, b: BufferView, out: BufferView, add: bool, most: int = _MOST_CALLS
-) -> list[tuple[Gemm, Place, Place, Place]]:
-    """The calls for `out = a @ b` (`out += a @ b`) of matrices and batches of them, each with the places of its two
-    matrices and its result. Raises Unsuited where cuBLAS cannot read or write them as they lie."""
+) -> list[tuple[Gemm, Location, Location, Location]]:
+    """The calls for `out = a @ b` (`out += a @ b`) of matrices and batches of them, each with where its two matrices
+    and its result lie. Raises Unsuited where cuBLAS cannot read or write them as they lie."""
     dtype = OF_NUMPY.get(out.dtype, "")
     if dtype not in FLOATS or a.dtype != out.dtype or b.dtype != out.dtype:
         raise Unsuited
@@ -60,15 +60,15 @@ def gemm_calls(
         raise Unsuited
     if _leading(out)[0]:  # the columns of the result are contiguous: multiply the transposed matrices
         a, b, out = _transposed(b), _transposed(a), _transposed(out)
-    turned_a, leading_a = _leading(a)
-    turned_b, leading_b = _leading(b)
+    transposed_a, leading_a = _leading(a)
+    transposed_b, leading_b = _leading(b)
     batch = out.shape[:-2]
     views = (a, b, out)
     steps = [_batch_steps(view, batch) for view in views]
     size, (step_a, step_b, step_out), outer = _one_step(batch, steps, most)
     call = Gemm(
-        dtype, out.shape[-2], out.shape[-1], a.shape[-1], turned_a, turned_b, (leading_a, leading_b, _leading(out)[1]),
-        size, (step_a, step_b, step_out), add,
+        dtype, out.shape[-2], out.shape[-1], a.shape[-1], transposed_a, transposed_b,
+        (leading_a, leading_b, _leading(out)[1]), size, (step_a, step_b, step_out), add,
     )  # fmt: skip
     found = []
     for at in product(*(range(batch[axis]) for axis in outer)):
@@ -143,8 +143,8 @@ def matmul(launcher: Any, a: Any, b: Any) -> Any:
         a, b = a.copy("C"), b.copy("C")
         calls = gemm_calls(_view(0, a), _view(1, b), _view(2, out), False, math.prod(shape[:-2]))
     starts = [launcher.pointer(x) for x in (a, b, out)]
-    for call, *places in calls:
-        x, y, z = [starts[number] + offset for number, offset in places]
+    for call, *locations in calls:
+        x, y, z = [starts[number] + offset for number, offset in locations]
         launcher.gemm(call, x, y, z)
     return out
 
@@ -175,7 +175,7 @@ class Cublas:
         short = settings.allow_tf32 and g.dtype == "f32"
         compute = _IN_DOUBLE if g.dtype == "f64" else _IN_TF32 if short else _IN_FLOAT
         self._call(
-            self._handle(), int(g.turned_b), int(g.turned_a), g.columns, g.rows, g.inner, one,
+            self._handle(), int(g.transposed_b), int(g.transposed_a), g.columns, g.rows, g.inner, one,
             b, kind, g.leading[1], g.steps[1], a, kind, g.leading[0], g.steps[0], one if g.add else zero,
             out, kind, g.leading[2], g.steps[2], g.batch, compute, _DEFAULT_ALGORITHM,
         )  # fmt: skip

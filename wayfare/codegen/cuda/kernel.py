@@ -22,17 +22,14 @@ from wayfare.codegen.cuda import layout as layouts
 from wayfare.codegen.cuda.launch import Launcher
 from wayfare.codegen.cuda.layout import Arrangement, Launch, Layout
 from wayfare.codegen.cuda.nest import check_known, fields, kernel_name, text
-from wayfare.codegen.loop.call import broadcast, check_outputs, no_arrays, not_elementwise, row_axes, row_shapes
-from wayfare.codegen.loop.expr import NUMPY
-from wayfare.codegen.loop.language import Loop, exact, source, validate
+from wayfare.codegen.loop.call import PLANS, CallableLoop, broadcast, check_outputs, row_axes, row_shapes
+from wayfare.codegen.loop.language import Loop, exact, validate
 from wayfare.codegen.math.library import KNOWN
 from wayfare.core.counters import COUNTERS
 from wayfare.core.errors import LoopError
 
 # How many kernels are cached for one launcher.
 _KERNELS = 4096
-# How many plans are cached for one kernel. Programs with more change their shapes all the time.
-_PLANS = 512
 # Reductions that have no value for an empty row.
 _NOT_EMPTY = frozenset({"max", "min", "argmax", "argmin"})
 # Tables of partial results begin at multiples of this.
@@ -54,7 +51,7 @@ class _Step:
         self.words = self.kind(*words)
 
 
-class Plan:
+class LaunchPlan:
     """How to run a loop on arrays of given shapes and strides.
 
     `made` are the shapes of new outputs. `masks` has the bits that must be zero in the addresses, where elements are
@@ -103,32 +100,17 @@ class Plan:
             launcher.launch(step.function, step.grid, step.block, 0, words)
 
 
-class CudaKernel:
+class CudaKernel(CallableLoop):
     """A loop, and its plans for the layouts met so far."""
 
     def __init__(self, loop: Loop, launcher: Launcher) -> None:
         validate(loop, KNOWN)
         check_known(loop)
-        self.loop, self.launcher = loop, launcher
-        self.name = loop.name
-        self._inputs = len(loop.inputs)
-        self._dtypes = tuple(NUMPY[o.dtype] for o in (*loop.inputs, *loop.outputs))
-        self._itemsizes = tuple(d.itemsize for d in self._dtypes)
-        self._elementwise = loop.elementwise
+        super().__init__(loop)
+        self.launcher = launcher
         self._texts: dict[Layout, str] = {}
-        self._plans: dict[Any, Plan] = {}
-        # By the inputs alone, for calls that create their outputs.
-        self._plans_of_new: dict[Any, Plan] = {}
-
-    def __repr__(self) -> str:
-        return f"<kernel {self.name}>"
 
     # -- inspection
-
-    @property
-    def source(self) -> str:
-        """The loop as text."""
-        return source(self.loop)
 
     @property
     def text(self) -> str:
@@ -156,56 +138,6 @@ class CudaKernel:
 
     # -- running
 
-    def __call__(self, inputs: Sequence[Any], outputs: Sequence[Any] | None = None) -> list[Any]:
-        """Run an elementwise loop on arrays that broadcast against each other; writes to `outputs` if given."""
-        if outputs is None:
-            try:
-                key = tuple([(a.shape, a.strides) for a in inputs])
-            except (AttributeError, TypeError):
-                raise no_arrays(self.loop, inputs) from None
-            outs = self._rerun(key, inputs)
-            if outs is not None:
-                return outs
-        if not self._elementwise:
-            raise not_elementwise(self.loop)
-        shape = broadcast(self.loop, inputs)
-        if outputs is None:
-            outs = self._new_outputs(inputs, shape)
-        else:
-            outs = self._given(inputs, outputs, [shape] * len(self.loop.outputs), in_place=True)
-        if 0 not in shape:
-            plan = self._run(inputs, outs, shape, None)
-            if outputs is None and all(o.flags.c_contiguous for o in outs):
-                self._remember(key, plan, outs)
-        return _hand_over(outs, outputs)
-
-    def rows(
-        self, inputs: Sequence[Any], axis: int | tuple[int, ...], outputs: Sequence[Any] | None = None
-    ) -> list[Any]:
-        """Run the loop on the rows along `axis` (or adjacent axes); per-row outputs have size 1 there."""
-        if outputs is None:
-            try:
-                key = (axis, *[(a.shape, a.strides) for a in inputs])
-            except (AttributeError, TypeError):
-                raise no_arrays(self.loop, inputs) from None
-            outs = self._rerun(key, inputs)
-            if outs is not None:
-                return outs
-        shape = broadcast(self.loop, inputs)
-        axes = row_axes(self.loop, axis, len(shape))
-        short, shapes = row_shapes(self.loop, inputs, shape, axes)
-        if outputs is None:
-            outs = [self.launcher.empty(s, d) for s, d in zip(shapes, self._dtypes[self._inputs :], strict=True)]
-        else:
-            outs = self._given(inputs, outputs, shapes, in_place=False)
-        if 0 not in short:
-            if 0 in shape and any(f.kind in _NOT_EMPTY for f in self.loop.reductions):
-                raise LoopError(f"loop {self.name}: an empty row has no largest or smallest value")
-            plan = self._run(inputs, outs, shape, axes)
-            if outputs is None:
-                self._remember(key, plan, outs)
-        return _hand_over(outs, outputs)
-
     def into(
         self, inputs: Sequence[Any], outputs: list[Any], shape: tuple[int, ...], axes: tuple[int, ...] | None = None
     ) -> list[Any]:
@@ -214,7 +146,7 @@ class CudaKernel:
         self._run(inputs, outputs, shape, axes)
         return outputs
 
-    def plan_of(self, arrays: Sequence[Any], shape: tuple[int, ...], axes: tuple[int, ...] | None) -> Plan:
+    def plan_of(self, arrays: Sequence[Any], shape: tuple[int, ...], axes: tuple[int, ...] | None) -> LaunchPlan:
         """The plan for these inputs and outputs, for callers that keep it and launch it themselves."""
         sizes, strides = tuple([a.shape for a in arrays]), tuple([a.strides for a in arrays])
         plan = self.plan(sizes, strides, shape, axes, True)
@@ -222,11 +154,8 @@ class CudaKernel:
             return plan
         return self.plan(sizes, strides, shape, axes, False)
 
-    def _rerun(self, key: Any, inputs: Sequence[Any]) -> list[Any] | None:
-        """Run a cached plan on arrays of the same layout; None if there is none, or dtypes or alignment differ."""
-        plan = self._plans_of_new.get(key)
-        if plan is None:
-            return None
+    def _rerun(self, plan: LaunchPlan, inputs: Sequence[Any]) -> list[Any] | None:
+        """Run a cached plan on arrays of the same layout; None if dtypes or alignment differ."""
         pointer, dtypes = self.launcher.pointer, self._dtypes
         pointers = []
         for array, dtype in zip(inputs, dtypes, strict=False):
@@ -241,24 +170,19 @@ class CudaKernel:
         plan.run(pointers)
         return outs
 
-    def _remember(self, key: Any, plan: Plan, outs: Sequence[Any]) -> None:
-        if len(self._plans_of_new) >= _PLANS:
-            self._plans_of_new.clear()
-        plan.made = tuple(o.shape for o in outs)
-        self._plans_of_new[key] = plan
-
-    def _run(self, inputs: Sequence[Any], outs: Sequence[Any], shape: tuple[int, ...], axes: Any) -> Plan:
+    def _run(self, inputs: Sequence[Any], outs: Sequence[Any], shape: tuple[int, ...], axes: Any) -> bool:
+        if 0 in shape and any(f.kind in _NOT_EMPTY for f in self.loop.reductions):
+            raise LoopError(f"loop {self.name}: an empty row has no largest or smallest value")
         arrays = (*inputs, *outs)
         for array, dtype in zip(arrays, self._dtypes, strict=True):
             if array.dtype != dtype:
                 raise LoopError(f"loop {self.name}: an array of {array.dtype} was given for one of {dtype}")
-        plan = self.plan_of(arrays, shape, axes)
-        plan.run([self.launcher.pointer(a) for a in arrays])
-        return plan
+        self.plan_of(arrays, shape, axes).run([self.launcher.pointer(a) for a in arrays])
+        return True
 
     def plan(
         self, sizes: tuple[Any, ...], strides: tuple[Any, ...], shape: tuple[int, ...], axes: Any, aligned: bool
-    ) -> Plan:
+    ) -> LaunchPlan:
         """How to run on operands of these shapes and strides, over `shape`, with rows along `axes`. An `aligned` plan
         may need addresses that its `masks` allow."""
         key = (axes, shape, sizes, strides, aligned)
@@ -270,9 +194,9 @@ class CudaKernel:
                 functions.append(
                     self.launcher.compile(self._text(launch.layout))[kernel_name(self.loop, launch.layout)]
                 )
-            if len(self._plans) >= _PLANS:
+            if len(self._plans) >= PLANS:
                 self._plans.clear()
-            plan = self._plans[key] = Plan(self.loop, arranged, self.launcher, functions)
+            plan = self._plans[key] = LaunchPlan(self.loop, arranged, self.launcher, functions)
         return plan
 
     def _arranged(self, shape: tuple[int, ...], axes: Any, sizes: Any, strides: Any, aligned: bool) -> Arrangement:
@@ -289,12 +213,8 @@ class CudaKernel:
 
     # -- outputs
 
-    def _new_outputs(self, inputs: Sequence[Any], shape: tuple[int, ...]) -> list[Any]:
-        dtypes = self._dtypes[self._inputs :]
-        if len(shape) > 1 and not inputs[0].flags.c_contiguous and all(a.flags.f_contiguous for a in inputs):
-            # Fortran order if all inputs have it, as in NumPy.
-            return [self.launcher.empty(shape[::-1], d).T for d in dtypes]
-        return [self.launcher.empty(shape, d) for d in dtypes]
+    def _empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        return self.launcher.empty(shape, dtype)
 
     def _given(self, inputs: Sequence[Any], outputs: Sequence[Any], shapes: Sequence[Any], in_place: bool) -> list[Any]:
         """The arrays to write to: those given, or temporaries where a write could destroy unread input."""
@@ -327,15 +247,6 @@ def build(loop: Loop, launcher: Launcher) -> CudaKernel:
             known.clear()
         found = known[key] = CudaKernel(loop, launcher)
     return found
-
-
-def _hand_over(outs: list[Any], outputs: Sequence[Any] | None) -> list[Any]:
-    if outputs is None:
-        return outs
-    for made, wanted in zip(outs, outputs, strict=True):
-        if made is not wanted:
-            wanted[...] = made
-    return list(outputs)
 
 
 def _contiguous(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:

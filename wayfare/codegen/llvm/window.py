@@ -18,8 +18,8 @@ from wayfare.codegen.loop.language import Loop, Operand, StoreAt
 from wayfare.codegen.loop.window import carried_by
 
 # How the value of an expression differs between the lanes: not at all, by the lane's number, by a multiple of the
-# lane's number, in any way.
-_SAME, _INDEX, _LINE, _ANY = "same", "index", "line", "any"
+# lane's number, in any other way.
+_UNIFORM, _CONSECUTIVE, _LINEAR, _VARYING = "uniform", "consecutive", "linear", "varying"
 
 
 @dataclass(slots=True)
@@ -73,27 +73,28 @@ class WindowBody(Body):
 
     def _varies(self, e: Expr, args: list[str]) -> str:
         if e.op in ("const", "reduction", "size", "step"):
-            return _SAME
+            return _UNIFORM
         if e.op == "index":
-            return _INDEX
+            return _CONSECUTIVE
         if e.op in ("load", "load_at"):
             number = e.value if e.op == "load" else e.value[0]
-            return _SAME if self.access.classes[number] in "bB" and all(a == _SAME for a in args) else _ANY
+            return _UNIFORM if self.access.classes[number] in "bB" and all(a == _UNIFORM for a in args) else _VARYING
         if e.op in ("reload", "carried", "fold", "call", "rescue"):
-            return _ANY
-        if all(a == _SAME for a in args):
-            return _SAME
-        if e.op in ("add", "sub") and e.dtype == "i64" and _ANY not in args:
-            return _INDEX if args == [_INDEX, _SAME] or (e.op == "add" and args == [_SAME, _INDEX]) else _LINE
-        return _LINE if e.op == "mul" and e.dtype == "i64" and _SAME in args and _ANY not in args else _ANY
+            return _VARYING
+        if all(a == _UNIFORM for a in args):
+            return _UNIFORM
+        if e.op in ("add", "sub") and e.dtype == "i64" and _VARYING not in args:
+            one_more = args == [_CONSECUTIVE, _UNIFORM] or (e.op == "add" and args == [_UNIFORM, _CONSECUTIVE])
+            return _CONSECUTIVE if one_more else _LINEAR
+        return _LINEAR if e.op == "mul" and e.dtype == "i64" and _UNIFORM in args and _VARYING not in args else _VARYING
 
     def _step(self, e: Expr) -> Expr:
-        """How much an expression that is a line in the lane's number grows from lane to lane."""
-        if self.varies(e) in (_SAME, _INDEX):
-            return const(1 if self.varies(e) == _INDEX else 0, "i64")
+        """By how much a linear expression grows from lane to lane."""
+        if self.varies(e) in (_UNIFORM, _CONSECUTIVE):
+            return const(1 if self.varies(e) == _CONSECUTIVE else 0, "i64")
         a, b = e.args
         if e.op == "mul":
-            return self._step(a) * b if self.varies(b) == _SAME else a * self._step(b)
+            return self._step(a) * b if self.varies(b) == _UNIFORM else a * self._step(b)
         return self._step(a) + self._step(b) if e.op == "add" else self._step(a) - self._step(b)
 
     # -- values
@@ -120,7 +121,7 @@ class WindowBody(Body):
 
     def _scalar(self, e: Expr) -> bool:
         """Is the value computed once, and then copied to all lanes?"""
-        return self.lanes > 1 and e.op not in ("const", "load", "reduction") and self.varies(e) == _SAME
+        return self.lanes > 1 and e.op not in ("const", "load", "reduction") and self.varies(e) == _UNIFORM
 
     def _needed(self, e: Expr) -> Sequence[Expr]:
         return () if e.op in ("load_at", "fold") or self._scalar(e) else e.args
@@ -164,21 +165,21 @@ class WindowBody(Body):
 
     # -- memory
 
-    def _place(self, k: int, indices: Sequence[Expr]) -> tuple[str, str]:
+    def _address(self, k: int, indices: Sequence[Expr]) -> tuple[str, str]:
         """("vector", address of the first lane) if the lanes are contiguous, else ("lanes", their addresses)."""
         access, writer = self.access, self.writer
         item, shape = NUMPY[access.operands[k].dtype].itemsize, access.classes[k]
         strides = [stride for _, stride in access.own[k]]
         if shape.isupper():
             strides[-1] = str(item)
-        kinds = [_SAME if self.lanes == 1 else self.varies(i) for i in indices]
+        kinds = [_UNIFORM if self.lanes == 1 else self.varies(i) for i in indices]
         base = access.where(k)
         for index, stride, kind in zip(indices, strides, kinds, strict=True):
-            if kind != _ANY:
+            if kind != _VARYING:
                 base = writer.at(base, (self.number(index), stride))
-        alone = [kind == _SAME for kind in kinds]
-        in_line = shape == "B" and kinds[-1] == _INDEX and all(alone[:-1])
-        if self.lanes == 1 or in_line or (all(alone) and shape.lower() == "c"):
+        alone = [kind == _UNIFORM for kind in kinds]
+        contiguous = shape == "B" and kinds[-1] == _CONSECUTIVE and all(alone[:-1])
+        if self.lanes == 1 or contiguous or (all(alone) and shape.lower() == "c"):
             return "vector", base
         many = vector(self.lanes, "i64")
         offset = access.offsets[k] if shape in "sS" else None
@@ -186,9 +187,9 @@ class WindowBody(Body):
             offset = writer.let(f"mul {many} {splat_constant(self.lanes, 'i64', str(item))}, {iota(self.lanes)}")
         last = ""
         for index, stride, kind in zip(indices, strides, kinds, strict=True):
-            if kind == _SAME:
+            if kind == _UNIFORM:
                 continue
-            if kind != _ANY:
+            if kind != _VARYING:
                 self.made.append(self._step(index))
                 distance = writer.mul(self.number(self.made[-1]), stride)
                 step = writer.let(f"mul {many} {writer.splat(self.lanes, 'i64', distance)}, {iota(self.lanes)}")
@@ -221,49 +222,49 @@ class WindowBody(Body):
     def _load_at(self, e: Expr) -> str:
         number, axes = e.value
         mask = self._masked(e.args[axes] if len(e.args) > axes else None)
-        how, place = self._place(number, e.args[:axes])
-        return self._loaded(e.dtype, how, place, mask)
+        how, address = self._address(number, e.args[:axes])
+        return self._loaded(e.dtype, how, address, mask)
 
-    def _loaded(self, dtype: str, how: str, place: str, mask: str | None) -> str:
+    def _loaded(self, dtype: str, how: str, address: str, mask: str | None) -> str:
         one, kind = memory_type(dtype), vector(self.lanes, memory_type(dtype))
         if how == "lanes":
-            value = self.writer.gather(self.lanes, one, place, mask or splat_constant(self.lanes, "i1", "true"))
+            value = self.writer.gather(self.lanes, one, address, mask or splat_constant(self.lanes, "i1", "true"))
         elif mask is not None:
-            value = self.writer.masked_load(self.lanes, one, place, mask)
+            value = self.writer.masked_load(self.lanes, one, address, mask)
         else:
-            value = self.writer.load(kind, place, 1)
+            value = self.writer.load(kind, address, 1)
         return self.writer.let(f"icmp ne {kind} {value}, zeroinitializer") if dtype == "bool" else value
 
     def store_at(self, store: StoreAt) -> Callable[[], None]:
         """Compute what a store by index needs; the function that is returned stores it."""
         k = len(self.access.loop.inputs) + store.output
         dtype, value, mask = store.value.dtype, self.value(store.value), self._masked(store.mask)
-        how, place = self._place(k, store.indices)
+        how, address = self._address(k, store.indices)
 
         def write() -> None:
             if how == "lanes" and store.how != "set":
-                self._one_by_one(store.how, dtype, value, place, mask)
+                self._one_by_one(store.how, dtype, value, address, mask)
                 return
             new = value
             if store.how != "set":
-                new = combined(self, store.how, dtype, self._loaded(dtype, how, place, mask), value)
-            self._stored(dtype, new, how, place, mask)
+                new = combined(self, store.how, dtype, self._loaded(dtype, how, address, mask), value)
+            self._stored(dtype, new, how, address, mask)
 
         return write
 
-    def _stored(self, dtype: str, value: str, how: str, place: str, mask: str | None) -> None:
+    def _stored(self, dtype: str, value: str, how: str, address: str, mask: str | None) -> None:
         one, kind = memory_type(dtype), vector(self.lanes, memory_type(dtype))
         if dtype == "bool":
             value = self.writer.let(f"zext {self.type('bool')} {value} to {kind}")
         if how == "lanes":
             every = splat_constant(self.lanes, "i1", "true")
-            self.writer.scatter(self.lanes, one, value, place, mask or every)
+            self.writer.scatter(self.lanes, one, value, address, mask or every)
         elif mask is not None:
-            self.writer.masked_store(self.lanes, one, value, place, mask)
+            self.writer.masked_store(self.lanes, one, value, address, mask)
         else:
-            self.writer.store(kind, value, place, 1)
+            self.writer.store(kind, value, address, 1)
 
-    def _one_by_one(self, how: str, dtype: str, value: str, place: str, mask: str | None) -> None:
+    def _one_by_one(self, how: str, dtype: str, value: str, addresses: str, mask: str | None) -> None:
         """Lanes may have the same address, so they are combined one after the other. (Where they cannot, this is still
         faster than a gather and a scatter.)"""
         writer, single = self.writer, Body(self.writer, 1)
@@ -274,7 +275,7 @@ class WindowBody(Body):
                 there = writer.let(f"extractelement {self.type('bool')} {mask}, i64 {lane}")
                 writer.do(f"br i1 {there}, label %{name}.store, label %{name}.done")
                 writer.label(f"{name}.store")
-            address = writer.let(f"extractelement {vector(self.lanes, 'ptr')} {place}, i64 {lane}")
+            address = writer.let(f"extractelement {vector(self.lanes, 'ptr')} {addresses}, i64 {lane}")
             new = writer.let(f"extractelement {self.type(dtype)} {value}, i64 {lane}")
             old = writer.load(one, address, 1)
             joined = combined(single, how, dtype, self._one(kind, old), self._one(kind, new))

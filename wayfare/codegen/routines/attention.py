@@ -112,4 +112,4 @@ def scores_gradient(grad: Array, signed: Array, scale: float, p: float) -> Array
     given = [grad, signed, np.array(scale, number)]
     if p > 0:
         given.append(np.array(1 / (1 - p) if p < 1 else 0.0, number))
-    return _gradient(OF_NUMPY[grad.dtype], p > 0).rows(given, -1)[0]
+    return _gradient(OF_NUMPY[grad.dtype], p > 0).rows(given, -1)[0]  # type: ignore[no-any-return]

@@ -18,18 +18,18 @@ from wayfare.codegen.loop.expr import OF_NUMPY, apply, index
 from wayfare.codegen.loop.language import Loop, Operand, Stage
 from wayfare.codegen.loop.window import load_at
 from wayfare.codegen.routines.windows import (
-    NUMBERS,
+    ROW_NUMBERS,
     Sizes,
     Slide,
+    adjoint_loop,
     check_fits,
-    meeting_loop,
-    moved,
-    numbers,
+    column_of,
+    fixed_stride,
     planes,
+    row_numbers,
+    row_table,
+    run_adjoint,
     suits,
-    sum_of_meetings,
-    table_of_numbers,
-    usual,
 )
 from wayfare.codegen.runtime import kernel as native
 from wayfare.codegen.runtime.kernel import Kernel
@@ -42,13 +42,13 @@ COLUMNS_FROM = 2048
 
 
 @cache
-def _columns(dtype: str, known: int) -> Kernel:
+def _columns(dtype: str, stride: int) -> Kernel:
     """Rows are those of windows, for one element of the kernel: the example, the line and the first column of each,
     and which of its windows are inside the image."""
-    example, line, first, begin, end, step = numbers(1, 6)
+    example, line, first, begin, end, step = row_numbers(1, 6)
     mask = apply("logical_and", apply("ge", index(), begin), apply("lt", index(), end))
-    value = load_at(0, dtype, example, line, moved(first, step, known), mask=mask)
-    inputs = (Operand(dtype, True, 3), NUMBERS)
+    value = load_at(0, dtype, example, line, column_of(first, step, stride), mask=mask)
+    inputs = (Operand(dtype, True, 3), ROW_NUMBERS)
     return native.build(Loop("columns", inputs, (Operand(dtype),), (Stage(((0, value),)),)))
 
 
@@ -59,12 +59,12 @@ def _rows(slide: Slide, sizes: Sizes, batch: int) -> Array:
     line = i * slide.dilation[0] - slide.padding[0] + r * slide.stride[0]
     first, step = j * slide.dilation[1] - slide.padding[1], slide.stride[1]
     begin, end = np.maximum(-(first // step), 0), -((first - sizes[1]) // step)
-    return table_of_numbers(n, line, first, begin, np.where((line >= 0) & (line < sizes[0]), end, 0), step)
+    return row_table(n, line, first, begin, np.where((line >= 0) & (line < sizes[0]), end, 0), step)
 
 
 @cache
 def _image(dtype: str, side_by_side: bool) -> Kernel:
-    return native.build(meeting_loop("add_columns", dtype, False, side_by_side))
+    return native.build(adjoint_loop("add_columns", dtype, False, side_by_side))
 
 
 def columns(x: Array, slide: Slide, channels_first: bool = False) -> Array | None:
@@ -81,7 +81,7 @@ def columns(x: Array, slide: Slide, channels_first: bool = False) -> Array | Non
     places = _rows(slide, images.shape[2:], together)
     own = images.transpose(1, 0, 2, 3) if channels_first else images.reshape(-1, 1, *images.shape[2:])
     out = made.reshape(len(own), -1, slide.counts[1])
-    _columns(OF_NUMPY[x.dtype], usual(slide)).into([own[:, None, None], places], [out], out.shape, (2,))
+    _columns(OF_NUMPY[x.dtype], fixed_stride(slide)).into([own[:, None, None], places], [out], out.shape, (2,))
     return made
 
 
@@ -96,4 +96,4 @@ def add_columns(given: Array, shape: Sizes, slide: Slide, channels_first: bool =
     given = np.ascontiguousarray(given)
     matrix = (given.reshape(rows, shape[0], *counts).swapaxes(0, 1) if channels_first
               else given.reshape(shape[0], rows, *counts))  # fmt: skip
-    return sum_of_meetings(_image(OF_NUMPY[given.dtype], slide.stride[-1] == 1), matrix, shape, slide)
+    return run_adjoint(_image(OF_NUMPY[given.dtype], slide.stride[-1] == 1), matrix, shape, slide)

@@ -20,7 +20,7 @@ from wayfare.codegen.llvm.machine import machine
 from wayfare.codegen.loop.expr import OF_NUMPY
 from wayfare.codegen.routines.conv_code import write_output, write_weight
 from wayfare.codegen.routines.routine import Routine, address_of
-from wayfare.codegen.routines.windows import Sizes, Slide, check_fits, two
+from wayfare.codegen.routines.windows import Sizes, Slide, check_fits, in_2d
 from wayfare.codegen.runtime import thread_pool
 from wayfare.codegen.runtime.command import BufferView, Command, Scratch, Unsuited
 from wayfare.core import buffer_pool
@@ -74,8 +74,8 @@ class _Step:
     def of(cls, sizes: Sizes, counts: Sizes, slide: Slide) -> _Step:
         """The step of a convolution with one or two spatial dimensions."""
         return cls(
-            two(sizes, 1), two(counts, 1), two(slide.kernel, 1), two(slide.stride, 1), two(slide.padding, 0),
-            two(slide.dilation, 1),
+            in_2d(sizes, 1), in_2d(counts, 1), in_2d(slide.kernel, 1), in_2d(slide.stride, 1), in_2d(slide.padding, 0),
+            in_2d(slide.dilation, 1),
         )  # fmt: skip
 
 
@@ -231,8 +231,8 @@ def _by_phase(
         before.append((used[-1] * d - f - p) // s)
         apart.append(d // math.gcd(d, s))
         taken.append(slice(used[-1], used[0] - 1 if used[0] else None, -(s // math.gcd(d, s))))
-    step = _Step(two(g.shape[2:], 1), two(tuple(counts), 1), two(tuple(kernel), 1), (1, 1), two(tuple(before), 0),
-                 two(tuple(apart), 1))  # fmt: skip
+    step = _Step(in_2d(g.shape[2:], 1), in_2d(tuple(counts), 1), in_2d(tuple(kernel), 1), (1, 1),
+                 in_2d(tuple(before), 0), in_2d(tuple(apart), 1))  # fmt: skip
     shape = (g.shape[0], groups * weight.shape[0], *counts)
     return _convolve(routine, g, weight[:, :, taken[0], taken[1]], None, shape, step, work, groups, by_group)
 
@@ -266,7 +266,7 @@ class _Convolution:
         self.batch, self.channels, self.made, self.size = shape[0], shape[1] // groups, made[1] // groups, size
         lanes = 4 * machine().processor.lanes // size
         self.plan = _plan(self.channels, self.made, groups, step, size, lanes, _SCRATCH)
-        self._of_weight = (*strides[:2], *two(strides[2:], 0), *step.kernel)
+        self._of_weight = (*strides[:2], *in_2d(strides[2:], 0), *step.kernel)
         self._by_group = by_group
         # Bytes of scratch for one part.
         self.room = self.plan.room + -(-self.made * len(self.plan.offsets) * size // 64) * 64

@@ -28,13 +28,13 @@ from wayfare.codegen.routines.routine import function
 STEP_WORDS = 5
 # Addresses are marked with a star. Rows are numbered from the first packed row, states from the first of the sequences.
 FORWARD_WORDS = (
-    "*steps", "count", "*kept", "*beside", "*weights", "*bias", "*state_bias", "hidden", "*before0", "*after0",
+    "*steps", "count", "*kept", "*extra", "*weights", "*bias", "*state_bias", "hidden", "*before0", "*after0",
     "*state0", "*final0", "*before1", "*after1", "*state1", "*final1",
 )  # fmt: skip
 # `g` and `more` are the gradients of the first and the second state after every row, with steps of 0 bytes where there
 # are none; `back` and `direct` come back from the next step.
 BACKWARD_WORDS = (
-    "*steps", "count", "*kept", "*beside", "*weights", "hidden", "*read", "*g", "g_row", "*more", "more_row", "*back",
+    "*steps", "count", "*kept", "*extra", "*weights", "hidden", "*read", "*g", "g_row", "*more", "more_row", "*back",
     "*direct", "*dx", "*da",
 )  # fmt: skip
 # Sums in registers, of 32 or 16; the other registers hold weights. The gates of so many tiles are computed together.
@@ -45,7 +45,7 @@ _TILE_ROWS, _TILE_VECTORS = {True: 8, False: 4}, 3
 
 @dataclass(frozen=True)
 class StepFormula:
-    """What a step computes: the parts that are kept in the input's place, those beside, and the states after it.
+    """What a step computes: the parts that are kept in the input's place, the extra ones, and the states after it.
 
     The loads of the expressions are numbered: for each gate the projected input with the product of the state; if
     `apart`, the product by itself for each gate; then the state that is read directly (number `reads`), if any.
@@ -57,7 +57,7 @@ class StepFormula:
     apart: bool
     reads: int | None
     kept: tuple[Expr, ...]
-    beside: tuple[Expr, ...]
+    extra: tuple[Expr, ...]
     after: tuple[Expr, ...]
 
 
@@ -66,14 +66,14 @@ class GradientFormula:
     """What the gradient of a step computes: of the parts of the input, of those of the product if they differ, and what
     goes back past the product.
 
-    The loads are numbered: the kept parts, those beside, the state that is read directly (if any), the gradient of the
-    state after the row, what comes back through the product, and past it (if anything).
+    The loads are numbered: the kept parts, the extra ones, the state that is read directly (if any), the gradient of
+    the state after the row, what comes back through the product, and past it (if anything).
     """
 
     name: str
     dtype: str
     gates: int
-    beside: int
+    extra: int
     direct: int
     dx: tuple[Expr, ...]
     da: tuple[Expr, ...]
@@ -115,12 +115,12 @@ class _Forward(CellCode, _Steps):
         self.formula = formula
         self.row_bytes = self.mul(self.words.hidden, self.size)
         self.kept_bytes = self.mul(self.row_bytes, formula.gates)
-        self.beside_bytes = self.mul(self.row_bytes, len(formula.beside))
+        self.extra_bytes = self.mul(self.row_bytes, len(formula.extra))
         self.tile = max(1, min(_MOST_ROWS, (_SUMS_OF_32 if self.many else _SUMS_OF_16) // formula.gates))
         self.sums = "%sums"
         size = _TOGETHER * self.tile * formula.gates * self.lanes
         self.writer.allocas.append(f"  {self.sums} = alloca [{size} x {self.kind}], align 64")
-        found = lower((*formula.kept, *formula.beside, *formula.after))
+        found = lower((*formula.kept, *formula.extra, *formula.after))
         self.stored = found[: len(formula.kept)], found[len(formula.kept) : -len(formula.after)]
         self.after = found[-len(formula.after) :]
         w = self.words
@@ -184,7 +184,7 @@ class _Forward(CellCode, _Steps):
         with self.writer.loop("0", count, 1) as row:
             sums = self.at(self.sums, row, gates * self.wide)
             at = self.add(first, row)
-            kept, beside = self.at(w.kept, at, self.kept_bytes), self.at(w.beside, at, self.beside_bytes)
+            kept, extra = self.at(w.kept, at, self.kept_bytes), self.at(w.extra, at, self.extra_bytes)
             here = self.add(self.mul(at, self.row_bytes), across)
 
             def leaf(e: Expr) -> str:
@@ -200,7 +200,7 @@ class _Forward(CellCode, _Steps):
 
             body = Body(self.writer, lanes, leaf)
             made = [[body.value(e) for e in part] for part in (*self.stored, self.after)]
-            for base, values in zip((kept, beside), made, strict=False):
+            for base, values in zip((kept, extra), made, strict=False):
                 for gate, value in enumerate(values):
                     self.store(value, self.of_gate(base, gate, unit), lanes, mask)
             for value, (_, after, _, _) in zip(made[2], self.states, strict=True):
@@ -213,7 +213,7 @@ class _Backward(_Steps):
         self.formula = formula
         self.row_bytes = self.mul(self.words.hidden, self.size)
         self.kept_bytes = self.mul(self.row_bytes, formula.gates)
-        self.beside_bytes = self.mul(self.row_bytes, formula.beside)
+        self.extra_bytes = self.mul(self.row_bytes, formula.extra)
         self.lowered = lower((*formula.dx, *formula.da, *formula.past))
 
     def written(self) -> str:
@@ -234,7 +234,7 @@ class _Backward(_Steps):
         mask = self.first_lanes(lanes, self.sub(w.hidden, unit))
         across = self.mul(unit, self.size)
         here = self.add(self.mul(row, self.row_bytes), across)
-        kept, beside = self.at(w.kept, at, self.kept_bytes), self.at(w.beside, at, self.beside_bytes)
+        kept, extra = self.at(w.kept, at, self.kept_bytes), self.at(w.extra, at, self.extra_bytes)
 
         def part(base: str, number: int) -> str:
             return self.at(base, self.add(self.mul(w.hidden, number), unit), self.size)
@@ -244,9 +244,9 @@ class _Backward(_Steps):
             if number < formula.gates:
                 return self.load(part(kept, number), lanes, mask)
             number -= formula.gates
-            if number < formula.beside:
-                return self.load(part(beside, number), lanes, mask)
-            number -= formula.beside
+            if number < formula.extra:
+                return self.load(part(extra, number), lanes, mask)
+            number -= formula.extra
             if number < formula.direct:
                 return self.load(self.at(w.read, self.add(self.mul(at, self.row_bytes), across)), lanes, mask)
             number -= formula.direct

@@ -28,7 +28,7 @@ Sizes = tuple[int, ...]
 _FARTHEST = 1 << 30
 _NAMES = ("kernel", "stride", "padding", "dilation", "counts")
 # An input with some numbers for each row.
-NUMBERS = Operand("i64", per_row=True, axes=1)
+ROW_NUMBERS = Operand("i64", per_row=True, axes=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Slide:
     def planar(self) -> Slide:
         """The same over two dimensions."""
         parts = (self.kernel, self.stride, self.padding, self.dilation, self.counts)
-        return Slide(*(two(part, filler) for part, filler in zip(parts, (1, 1, 0, 1, 1), strict=True)))
+        return Slide(*(in_2d(part, filler) for part, filler in zip(parts, (1, 1, 0, 1, 1), strict=True)))
 
 
 def check_fits(fits: bool, what: str) -> None:
@@ -76,13 +76,13 @@ def planes(x: Array) -> Array:
     return np.ascontiguousarray(x).reshape(*x.shape[:2], *((1,) if x.ndim == 3 else ()), *x.shape[2:])
 
 
-def numbers(given: int, count: int) -> tuple[Expr, ...]:
+def row_numbers(given: int, count: int) -> tuple[Expr, ...]:
     """The numbers of the row, which are input `given`."""
     return tuple(load_at(given, "i64", const(k, "i64")) for k in range(count))
 
 
-def table_of_numbers(*parts: Any) -> Array:
-    """The array for `numbers`, from one array (rows) or one number for each of them."""
+def row_table(*parts: Any) -> Array:
+    """The array for `row_numbers`, from one array (rows) or one number for each of them."""
     return np.stack(np.broadcast_arrays(*parts), axis=-1).astype(np.int64).reshape(-1, 1, len(parts))
 
 
@@ -91,44 +91,45 @@ def in_plane(line: Expr, column: Expr) -> Expr:
     return apply("logical_and", within(line, size(0, 1)), within(column, size(0, 2)))
 
 
-def usual(slide: Slide) -> int:
-    """The stride along a row if it is usual, so that it has a loop of its own; else 0."""
+def fixed_stride(slide: Slide) -> int:
+    """The stride along a row if it is a usual one, for which there is a loop of its own; else 0."""
     return slide.stride[-1] if slide.stride[-1] <= 2 else 0
 
 
-def moved(first: Expr, step: Expr, known: int) -> Expr:
-    """The column of the element's window: `first` for window 0, `step` more for each next one."""
-    return first + index() if known == 1 else first + index() * (known or step)
+def column_of(first: Expr, step: Expr, stride: int) -> Expr:
+    """The column of the element's window: `first` for window 0, `step` more for each next one. `stride` is the step
+    if it is fixed, else 0."""
+    return first + index() if stride == 1 else first + index() * (stride or step)
 
 
-# -- from the image's side: the windows that meet an element -----------------------------------------------------------
+# -- from the image's side: the windows that cover an element ----------------------------------------------------------
 
 
 @lru_cache(maxsize=64)
-def _meetings(high: int, count: int, kernel: int, stride: int, padding: int, dilation: int) -> Array:
-    """By position in the image: (element of the kernel, window) of all windows that meet it, and at the end how many
-    they are. A negative `count`: whether there is such a window is not asked."""
+def _covering_windows(high: int, count: int, kernel: int, stride: int, padding: int, dilation: int) -> Array:
+    """By position in the image: (element of the kernel, window) of all windows that cover it, and at the end how many
+    they are. With a negative `count` a window need not exist."""
     distance = np.arange(high)[:, None] + padding - np.arange(kernel) * dilation
     window = distance // stride
-    meets = (distance % stride == 0) & ((count < 0) | ((window >= 0) & (window < count)))
-    # Those that meet come first, in order.
-    order = np.argsort(~meets, axis=1, kind="stable")
+    covers = (distance % stride == 0) & ((count < 0) | ((window >= 0) & (window < count)))
+    # Those that do come first, in order.
+    order = np.argsort(~covers, axis=1, kind="stable")
     table = np.zeros((high, kernel + 1, 2), np.int64)
     table[:, :kernel, 0], table[:, :kernel, 1] = order, np.take_along_axis(window, order, 1)
-    table[:, kernel, 0] = meets.sum(1)
+    table[:, kernel, 0] = covers.sum(1)
     return table
 
 
 @lru_cache(maxsize=16)
 def _places(channels: int, high: int, wide: int, phases: int, taps: int) -> Array:
     """For each row (channel, line, phase) its three numbers, the number of the kernel's elements, and the width."""
-    return table_of_numbers(*np.indices((channels, high, phases)).reshape(3, -1), taps, wide)
+    return row_table(*np.indices((channels, high, phases)).reshape(3, -1), taps, wide)
 
 
-def meeting_loop(name: str, dtype: str, weighted: bool, side_by_side: bool) -> Loop:
-    """Each element of an image is the sum of the elements of the matrix whose windows meet it, in the order of the
+def adjoint_loop(name: str, dtype: str, weighted: bool, side_by_side: bool) -> Loop:
+    """Each element of an image is the sum of the elements of the matrix whose windows cover it, in the order of the
     kernel's elements. With a stride of s along a row, every s-th element of it is a row of the loop: a phase."""
-    channel, line, phase, taps, wide = numbers(1, 5)
+    channel, line, phase, taps, wide = row_numbers(1, 5)
     matrix, rows, columns, weights = 0, 2, 3, 4
 
     def tap(a: Expr, b: Expr, so_far: Expr) -> Expr:
@@ -146,7 +147,7 @@ def meeting_loop(name: str, dtype: str, weighted: bool, side_by_side: bool) -> L
     (value,) = fold(counts[0], (const(0, dtype),),
                     lambda a, so_far: fold(counts[1], (so_far,), lambda b, inner: (tap(a, b, inner),)))  # fmt: skip
     table = Operand("i64", True, 3)
-    inputs = (Operand(dtype, True, 3), NUMBERS, table, table, *([Operand(dtype, True, 2)] if weighted else []))
+    inputs = (Operand(dtype, True, 3), ROW_NUMBERS, table, table, *([Operand(dtype, True, 2)] if weighted else []))
     if side_by_side:
         return Loop(name, inputs, (Operand(dtype),), (Stage(((0, value),)),))
     at = index() * size(columns, 0) + phase
@@ -154,8 +155,8 @@ def meeting_loop(name: str, dtype: str, weighted: bool, side_by_side: bool) -> L
     return Loop(name, inputs, (Operand(dtype, True, 2),), (Stage(stores_at=(store,)),))
 
 
-def sum_of_meetings(kernel: Kernel, matrix: Array, shape: Sizes, slide: Slide, weights: Array | None = None) -> Array:
-    """Run a `meeting_loop`: an image of this shape from the matrix, which is (N, channels · taps, *counts) without
+def run_adjoint(kernel: Kernel, matrix: Array, shape: Sizes, slide: Slide, weights: Array | None = None) -> Array:
+    """Run a `adjoint_loop`: an image of this shape from the matrix, which is (N, channels · taps, *counts) without
     weights, and (N, channels, *counts) with them."""
     slide = slide.planar()
     batch, channels, *sizes = shape
@@ -164,7 +165,7 @@ def sum_of_meetings(kernel: Kernel, matrix: Array, shape: Sizes, slide: Slide, w
     # A phase beyond the width has no elements.
     phases = min(stride, wide)
     down, across = zip(slide.kernel, slide.stride, slide.padding, slide.dilation, strict=True)
-    tables = [_meetings(high, slide.counts[0], *down), _meetings(phases, -1, *across)]
+    tables = [_covering_windows(high, slide.counts[0], *down), _covering_windows(phases, -1, *across)]
     places = _places(channels, high, wide, phases, taps)
     given = [matrix[:, None, None], places, *tables, *([] if weights is None else [weights])]
     out = buffer_pool.empty((batch, channels * high, wide), matrix.dtype)
@@ -173,6 +174,6 @@ def sum_of_meetings(kernel: Kernel, matrix: Array, shape: Sizes, slide: Slide, w
     return out.reshape(shape)
 
 
-def two(sizes: Sizes, filler: int) -> tuple[int, int]:
+def in_2d(sizes: Sizes, filler: int) -> tuple[int, int]:
     """Sizes of one or two dimensions as those of two."""
     return (sizes[0], sizes[1]) if len(sizes) == 2 else (filler, sizes[0])

@@ -25,14 +25,13 @@ from wayfare.codegen.llvm.code import Code
 from wayfare.codegen.llvm.machine import BUILDING, machine
 from wayfare.codegen.llvm.module import Layout
 from wayfare.codegen.loop import layout as layouts
-from wayfare.codegen.loop.call import broadcast, check_outputs, no_arrays, not_elementwise, row_axes, row_shapes
-from wayfare.codegen.loop.expr import NUMPY
+from wayfare.codegen.loop.call import PLANS, CallableLoop, check_outputs, no_arrays
 from wayfare.codegen.loop.interpreter import interpret, interpret_rows
-from wayfare.codegen.loop.language import Loop, exact, expressions, source, validate
+from wayfare.codegen.loop.language import Loop, exact, expressions, validate
 from wayfare.codegen.math.library import KNOWN, numpy_function
 from wayfare.codegen.runtime import thread_pool
 from wayfare.codegen.runtime.long_rows import LongRowsPlan, Pieces, can_split_rows, pays
-from wayfare.codegen.runtime.work_split import BlockPlan, parts_for
+from wayfare.codegen.runtime.work_split import LayoutPlan, parts_for
 from wayfare.core import buffer_pool
 from wayfare.core.callsite import user_frame
 from wayfare.core.config import settings
@@ -43,45 +42,29 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 # How many kernels are cached by the text of their loops.
 _KERNELS = 4096
-# How many plans are cached for one kernel. Programs with more change their shapes all the time.
-_PLANS = 512
 
 
-class Kernel:
+class Kernel(CallableLoop):
     """A loop, and its machine code for the layouts met so far."""
 
     def __init__(self, loop: Loop) -> None:
         validate(loop, KNOWN)
-        self.loop = loop
-        self.name = loop.name
-        self._inputs = len(loop.inputs)
-        self._dtypes = tuple(NUMPY[o.dtype] for o in (*loop.inputs, *loop.outputs))
-        self._itemsizes = tuple(d.itemsize for d in self._dtypes)
-        self._elementwise = loop.elementwise
+        super().__init__(loop)
         # Estimated nanoseconds for one element: memory traffic and vector instructions.
         instructions = sum(25 if e.op in KNOWN else 4 if e.op in ("div", "sqrt") else 1 for e in expressions(loop))
         self._cost = 0.012 * sum(self._itemsizes) + 0.009 * instructions
         self._codes: dict[Layout, Code] = {}
         self._can_split_rows = can_split_rows(loop)
+        self._indexed = loop.indexed
         # For loops with stores by index: the operands stored to, and whether the row must stay whole.
         self._stored_at = [self._inputs + s.output for stage in loop.stages for s in stage.stores_at]
         self._whole_rows = len(loop.stages) > 1 or bool(loop.reductions or loop.results) or any(
             e.op == "index" for e in expressions(loop)
         )  # fmt: skip
         self._pieces: Pieces | None = None
-        self._plans: dict[Any, BlockPlan | LongRowsPlan] = {}
-        self._plans_of_new: dict[Any, BlockPlan | LongRowsPlan] = {}
         self._broken = False
 
-    def __repr__(self) -> str:
-        return f"<kernel {self.name}>"
-
     # -- inspection
-
-    @property
-    def source(self) -> str:
-        """The loop as text."""
-        return source(self.loop)
 
     def _any_code(self) -> Code:
         if not self._codes:
@@ -101,33 +84,7 @@ class Kernel:
 
     # -- running
 
-    def __call__(self, inputs: Sequence[Array], outputs: Sequence[Array] | None = None) -> list[Array]:
-        """Run an elementwise loop on arrays that broadcast against each other; writes to `outputs` if given."""
-        if outputs is None:
-            try:
-                key = tuple([(a.shape, a.strides) for a in inputs])
-            except (AttributeError, TypeError):
-                raise no_arrays(self.loop, inputs) from None
-            plan = self._plans_of_new.get(key)
-            if plan is not None:
-                outs = self._rerun(plan, inputs)
-                if outs is not None:
-                    return outs
-        if not self._elementwise:
-            raise not_elementwise(self.loop)
-        shape = broadcast(self.loop, inputs)
-        if outputs is None:
-            outs = self._new_outputs(inputs, shape)
-        else:
-            outs = self._given(inputs, outputs, [shape] * len(self.loop.outputs))
-        if 0 not in shape:
-            if not self._try(inputs, outs, shape, None):
-                self._interpret(inputs, outs, None)
-            elif outputs is None:
-                self._remember(key, None, inputs, outs)
-        return self._hand_over(outs, outputs)
-
-    def _rerun(self, plan: BlockPlan | LongRowsPlan, inputs: Sequence[Array]) -> list[Array] | None:
+    def _rerun(self, plan: LayoutPlan | LongRowsPlan, inputs: Sequence[Array]) -> list[Array] | None:
         """Run a cached plan on arrays of the same layout; None if dtypes or the number of threads have changed."""
         if plan.threads != settings.num_threads:
             return None
@@ -138,48 +95,6 @@ class Kernel:
         outs = [buffer_pool.empty(shape, dtype) for shape, dtype in zip(plan.made, dtypes[self._inputs :], strict=True)]
         plan.run(*inputs, *outs)
         return outs
-
-    def _remember(self, key: Any, axes: Any, inputs: Sequence[Array], outs: Sequence[Array]) -> None:
-        """Cache the plan by the inputs alone, for calls that create their outputs."""
-        plan = self._plans.get((axes, tuple([(a.shape, a.strides) for a in (*inputs, *outs)])))
-        if plan is not None and all(o.flags.c_contiguous for o in outs):
-            if len(self._plans_of_new) >= _PLANS:
-                self._plans_of_new.clear()
-            plan.made = tuple(o.shape for o in outs)
-            self._plans_of_new[key] = plan
-
-    def rows(
-        self, inputs: Sequence[Array], axis: int | tuple[int, ...], outputs: Sequence[Array] | None = None
-    ) -> list[Array]:
-        """Run the loop on the rows along `axis` (or adjacent axes); per-row outputs have size 1 there."""
-        if self.loop.indexed:
-            raise LoopError(f"loop {self.name} has arrays with axes of their own",
-                            fix="Say what it runs over: kernel.into(inputs, outputs, shape, axes).")  # fmt: skip
-        if outputs is None:
-            try:
-                key = (axis, *[(a.shape, a.strides) for a in inputs])
-            except (AttributeError, TypeError):
-                raise no_arrays(self.loop, inputs) from None
-            plan = self._plans_of_new.get(key)
-            if plan is not None:
-                outs = self._rerun(plan, inputs)
-                if outs is not None:
-                    return outs
-        shape = broadcast(self.loop, inputs)
-        axes = row_axes(self.loop, axis, len(shape))
-        short, shapes = row_shapes(self.loop, inputs, shape, axes)
-        if outputs is None:
-            outs = [buffer_pool.empty(s, d) for s, d in zip(shapes, self._dtypes[self._inputs :], strict=True)]
-        else:
-            outs = self._given(inputs, outputs, shapes, exact=False)
-        if 0 not in shape:
-            if not self._try(inputs, outs, shape, axes):
-                self._interpret(inputs, outs, axes)
-            elif outputs is None:
-                self._remember(key, axes, inputs, outs)
-        elif 0 not in short:
-            self._interpret(inputs, outs, axes)
-        return self._hand_over(outs, outputs)
 
     def into(
         self, inputs: Sequence[Array], outputs: list[Array], shape: tuple[int, ...],
@@ -192,23 +107,18 @@ class Kernel:
             self._interpret(inputs, outputs, axes, shape)
         return outputs
 
-    def plan_of_new(self, inputs: Sequence[Array]) -> Any:
-        """The cached plan of `kernel(inputs)` with new outputs, for this layout; None if there is none."""
-        return self._plans_of_new.get(tuple([(a.shape, a.strides) for a in inputs]))
-
-    def plan_of(self, arrays: Sequence[Array], axes: tuple[int, ...] | None) -> Any:
+    def plan_of(self, arrays: Sequence[Array], shape: tuple[int, ...], axes: tuple[int, ...] | None) -> Any:
         """The cached plan for arrays of this layout; None if there is none."""
-        return self._plans.get((axes, tuple([(a.shape, a.strides) for a in arrays])))
+        return self._plans.get(self._key(arrays, shape, axes))
 
-    def _new_outputs(self, inputs: Sequence[Array], shape: tuple[int, ...]) -> list[Array]:
-        dtypes = self._dtypes[self._inputs :]
-        first = inputs[0]
-        if len(shape) > 1 and not first.flags.c_contiguous and all(a.flags.f_contiguous for a in inputs):
-            # Fortran order if all inputs have it, as in NumPy.
-            return [buffer_pool.empty(shape[::-1], d).T for d in dtypes]
-        return [buffer_pool.empty(shape, d) for d in dtypes]
+    def _key(self, arrays: Sequence[Array], shape: tuple[int, ...], axes: Any) -> Any:
+        # The shape of the nest may not be that of any array with axes of its own.
+        return (axes, shape) if self._indexed else axes, tuple([(a.shape, a.strides) for a in arrays])
 
-    def _given(self, inputs: Sequence[Array], outputs: Sequence[Array], shapes: Sequence[Any], exact: bool = True
+    def _empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        return buffer_pool.empty(shape, dtype)
+
+    def _given(self, inputs: Sequence[Array], outputs: Sequence[Array], shapes: Sequence[Any], in_place: bool
                ) -> list[Array]:  # fmt: skip
         """The arrays to write to: those given, or temporaries where a write could destroy unread input."""
         if not all(isinstance(a, np.ndarray) for a in outputs):
@@ -221,20 +131,18 @@ class Kernel:
             # An elementwise loop may write over the element it has read. With rows it may be read again later.
             safe = all(
                 not np.may_share_memory(a, array)
-                or (exact and a.shape == shape and a.strides == array.strides and _address(a) == _address(array))
+                or (in_place and a.shape == shape and a.strides == array.strides and _address(a) == _address(array))
                 for a in inputs
             ) and not any(np.may_share_memory(a, array) for k, a in enumerate(outputs) if k != number)
             overlapping = 0 in array.strides and array.size > 1
             out.append(array if safe and not overlapping else np.empty(shape, array.dtype))
         return out
 
-    def _hand_over(self, outs: list[Array], outputs: Sequence[Array] | None) -> list[Array]:
-        if outputs is None:
-            return outs
-        for made, wanted in zip(outs, outputs, strict=True):
-            if made is not wanted:
-                np.copyto(wanted, made)
-        return list(outputs)
+    def _run(self, inputs: Sequence[Array], outs: list[Array], shape: tuple[int, ...], axes: Any) -> bool:
+        if 0 not in shape and self._try(inputs, outs, shape, axes):
+            return True
+        self._interpret(inputs, outs, axes)
+        return False
 
     def _try(
         self, inputs: Sequence[Array], outs: list[Array], shape: tuple[int, ...], axes: Any, repeats: float = 1
@@ -245,8 +153,7 @@ class Kernel:
         for array, dtype in zip(arrays, self._dtypes, strict=True):
             if array.dtype is not dtype and array.dtype != dtype:
                 raise LoopError(f"loop {self.name}: an array of {array.dtype} was given for one of {dtype}")
-        # The shape of the nest may not be that of any array with axes of its own.
-        key = ((axes, shape) if self.loop.indexed else axes, tuple([(a.shape, a.strides) for a in arrays]))
+        key = self._key(arrays, shape, axes)
         plan = self._plans.get(key)
         if plan is None or plan.threads != settings.num_threads:
             made = self._plan(arrays, shape, axes, repeats)
@@ -254,7 +161,7 @@ class Kernel:
                 return False
             plan, arrays, copied = made
             if not copied:
-                if len(self._plans) >= _PLANS:
+                if len(self._plans) >= PLANS:
                     self._plans.clear()
                 self._plans[key] = plan
         plan.run(*arrays)
@@ -267,7 +174,7 @@ class Kernel:
         try:
             nest = self.nest(arrays, shape, axes)
         except layouts.Scattered:
-            if self.loop.indexed:
+            if self._indexed:
                 return None
             # More than three axes: use contiguous copies.
             arrays = tuple(
@@ -288,7 +195,7 @@ class Kernel:
         if pieces is not None:
             with suppress(layouts.Scattered):
                 return LongRowsPlan(pieces, arrays, shape, axes, parts, count), arrays, copied
-        return BlockPlan(code, self.parts(nest, parts), count, work), arrays, copied
+        return LayoutPlan(code, self.parts(nest, parts), count, work), arrays, copied
 
     def work(self, nest: layouts.Nest) -> float:
         """Estimated nanoseconds on one thread."""
@@ -298,7 +205,7 @@ class Kernel:
         """The argument blocks of a nest, split into about `parts` parts."""
         if parts < 2:
             return [nest.words()]
-        if self.loop.indexed:
+        if self._indexed:
             return layouts.indexed_parts(nest, parts, self._stored_at, self._whole_rows)
         return (layouts.elementwise_parts if self._elementwise else layouts.parts)(nest, parts)
 

@@ -129,7 +129,7 @@ class Pieces:
 
 
 class LongRowsPlan:
-    """How to run the pieces of a loop on arrays of given shapes and strides; used instead of a BlockPlan."""
+    """How to run the pieces of a loop on arrays of given shapes and strides; used instead of a LayoutPlan."""
 
     __slots__ = ("_pieces", "_short", "_stages", "made", "threads")
 

@@ -28,7 +28,7 @@ class Repeated:
         plan = self._plans.get(key)
         if plan is None or plan.threads != settings.num_threads:
             self._kernel.into(inputs, outputs, self._shape, self._axes)
-            self._plans[key] = self._kernel.plan_of(arrays, self._axes)
+            self._plans[key] = self._kernel.plan_of(arrays, self._shape, self._axes)
         else:
             plan.run(*arrays)
         return outputs

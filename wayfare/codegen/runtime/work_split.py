@@ -26,7 +26,7 @@ def parts_for(work: float, threads: int) -> int:
     return threads * min(4, max(1, int(work / (_PART * threads))))
 
 
-class BlockPlan:
+class LayoutPlan:
     """How to run a kernel on arrays of given shapes and strides: its code and argument blocks."""
 
     __slots__ = ("_call", "blocks", "count", "given", "made", "threads")

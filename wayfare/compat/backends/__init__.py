@@ -1,6 +1,5 @@
-"""`wf.backends`: the switches of libraries that PyTorch scripts set at their start; here they switch nothing.
-
-The machinery that computes is `wayfare.codegen`.
+"""`wf.backends`: the switches that PyTorch scripts set at their start. `cuda.matmul.allow_tf32` decides something; the
+others may be set, and change nothing.
 """
 
 from wayfare.compat.backends import cuda, cudnn, mps

@@ -11,7 +11,7 @@ enabled: bool = True
 
 
 def is_available() -> bool:
-    """False: this version computes on the CPU."""
+    """False: convolutions on a GPU are kernels of the package."""
     return False
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.core.device import BACKENDS, device_of, host, moved
+from wayfare.core.device import BACKENDS, device_of, moved, to_host
 from wayfare.core.numpy_math import Array
 from wayfare.core.spec import BFLOAT16, FLOAT_KINDS, NARROW_ARRAYS, OF_NUMPY, limits_of, widened
 from wayfare.core.tensor import Tensor
@@ -104,7 +104,7 @@ def content(t: Tensor) -> Array:
     """The values of a tensor."""
     if t._view is not None:
         t._renew()
-    return host(t._array)
+    return to_host(t._array)
 
 
 def coarsest_step(values: Sequence[Value]) -> float:
@@ -116,7 +116,7 @@ def coarsest_step(values: Sequence[Value]) -> float:
 def nudged(array: Array, least: float = 0.0) -> Array:
     """A copy; every second float is changed by one rounding step, of at least this size."""
     if array.__class__ in BACKENDS:
-        return moved(nudged(host(array), least), device_of(array))  # type: ignore[no-any-return]
+        return moved(nudged(to_host(array), least), device_of(array))  # type: ignore[no-any-return]
     copy = array.copy(order="K")
     if array.dtype.kind in FLOAT_KINDS and array.size:
         steps = np.arange(array.size).reshape(array.shape) % 2
@@ -126,7 +126,7 @@ def nudged(array: Array, least: float = 0.0) -> Array:
 
 def noise_between(one: Array, other: Array) -> float:
     """The largest difference between two arrays."""
-    one, other = host(one), host(other)
+    one, other = to_host(one), to_host(other)
     if one.dtype.kind not in FLOAT_KINDS or one.shape != other.shape or not one.size:
         return 0.0
     with np.errstate(all="ignore"):

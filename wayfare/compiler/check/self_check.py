@@ -30,7 +30,7 @@ from wayfare.compiler.record.effects import ABSENT
 from wayfare.compiler.record.recording import Output, Recording
 from wayfare.compiler.replay.entry import Entry, Progress
 from wayfare.compiler.structure import ITEM, put_together, take_apart
-from wayfare.core.device import BACKENDS, host
+from wayfare.core.device import BACKENDS, to_host
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import raw_ops
 from wayfare.core.tensor import Tensor
@@ -80,7 +80,7 @@ class SelfCheck:
         made = block.plan.run(given, self._progress.given)
         self.seconds = perf_counter() - began
         count = len(self._recording.made)
-        self._made = [np.array(host(array)) for array in made[:count]]
+        self._made = [np.array(to_host(array)) for array in made[:count]]
         if block.gradient is not None and self._recording.seeds and not self._recording.dead:
             self._differentiate(made[:count], made[count : count + len(self._recording.saved)])
         noise = self._run_nudged(other)
@@ -107,8 +107,8 @@ class SelfCheck:
         gradient = self._progress.end.gradient
         if gradient.plan is None or self._recording.customs:
             return  # none was needed yet; or the user's own backward would run twice
-        place = self._progress.end.plan.place  # type: ignore[union-attr]
-        self._seeds = [place.constant(_seed(value.shape, value.dtype)) for value in self._recording.seeds]
+        target = self._progress.end.plan.target  # type: ignore[union-attr]
+        self._seeds = [target.constant(_seed(value.shape, value.dtype)) for value in self._recording.seeds]
         node = gradient.node(self._arguments, made, saved, self._progress.given)
         needs = tuple([edge is not None for edge in node.edges])
         self._gradients = gradient._rule(raw_ops, needs, tuple(self._seeds), node._kept)
@@ -144,7 +144,7 @@ class SelfCheck:
             same(effect.variable.path.called(), made, effect.variable.get())
         for source, t, array, noise in self._written:
             if t is not None:
-                arrays(f"the memory of {self._name(source)}", host(array), content(t), noise)
+                arrays(f"the memory of {self._name(source)}", to_host(array), content(t), noise)
         for source, number in recording.grads:
             t = source.tensor(arguments)
             expected = None if number is None else outputs[number]
@@ -212,5 +212,5 @@ def _dense(gradient: Any) -> Any:
     if gradient is None or isinstance(gradient, (np.ndarray, np.generic)):
         return gradient if gradient is None else np.asarray(gradient)
     if gradient.__class__ in BACKENDS:
-        return host(gradient)
+        return to_host(gradient)
     return gradient.dense() if hasattr(gradient, "dense") else gradient._array

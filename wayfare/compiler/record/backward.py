@@ -17,7 +17,7 @@ from wayfare.autograd.leaves import Leaves, call_hook
 from wayfare.codegen.routines.reductions import sum_to
 from wayfare.codegen.routines.rows import Rows
 from wayfare.compiler.record.memory import Memory
-from wayfare.core.device import ARRAYS, as_array, is_writable, zeros_beside
+from wayfare.core.device import ARRAYS, as_array, is_writable, zeros_on_device_of
 from wayfare.core.node import Node
 from wayfare.core.op import REGISTRY, Op
 from wayfare.core.spec import Spec, float32, spec_of
@@ -96,7 +96,7 @@ class RecordedPass:
         arrived = list(grads)
         if several and not node.op.takes_none:  # the rule receives zeros; the step records that there is no gradient
             one = next(x for x in grads if x is not None)
-            g = tuple([zeros_beside(one, *out) if x is None else x
+            g = tuple([zeros_on_device_of(one, *out) if x is None else x
                        for x, out in zip(grads, node.outs or (), strict=True)])  # fmt: skip
         edges = node.edges
         if self.capture is not None:

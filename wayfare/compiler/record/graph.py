@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.core.device import Device, host, memory_key
+from wayfare.core.device import Device, memory_key, to_host
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import Op
 from wayfare.core.tensor import Tensor
@@ -77,7 +77,7 @@ class Graph:
 
     def constant(self, array: Array) -> Value:
         """An array that the function creates in every call."""
-        copy = np.array(host(array))
+        copy = np.array(to_host(array))
         return self._once(array_key(copy), lambda: constant(copy))
 
     def fresh(self, what: Any, array: Array) -> Value:

@@ -21,7 +21,7 @@ from wayfare.compiler.record.graph import like
 from wayfare.compiler.record.memory import ArrayState
 from wayfare.compiler.record.recorder_state import KEEP_HISTORY, Decision, Draw, GiveUp, GradSlot, RecorderState
 from wayfare.core.callsite import user_frame
-from wayfare.core.device import copied, zeros_beside
+from wayfare.core.device import copied, zeros_on_device_of
 from wayfare.core.dispatch import apply
 from wayfare.core.executor import CallOut, Interceptor
 from wayfare.core.grad_layout import in_layout_of
@@ -252,9 +252,9 @@ class Recorder(RecorderState, Interceptor):
                     self.arrays.own(array, self.graph.constant(array))
                     self._alive.append(array)
 
-    def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any], beside: Any) -> Any:
+    def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any], like: Any) -> Any:
         """Zeros in place of a missing gradient."""
-        array = zeros_beside(beside, shape, dtype)
+        array = zeros_on_device_of(like, shape, dtype)
         with self.entering() as going:
             if going:
                 self.arrays.own(array, self.graph.constant(array))

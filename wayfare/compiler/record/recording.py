@@ -15,7 +15,7 @@ from wayfare.compiler.record.memory import Memory
 from wayfare.compiler.record.overlap import overlap
 from wayfare.compiler.record.recorder import Decision, Draw, GiveUp, Recorder
 from wayfare.core.buffer_pool import owns_memory
-from wayfare.core.device import BACKENDS, zeros_beside
+from wayfare.core.device import BACKENDS, zeros_on_device_of
 from wayfare.core.errors import GraphError, InPlaceError
 from wayfare.core.numpy_math import Array
 from wayfare.core.quiet import quietly
@@ -267,7 +267,7 @@ class Recording:
         capture = Capture([t._edge or t for _, t in sources.values()], edges, recorder.start)
         roots: list[tuple[Any, Array]] = []
         for number, t in enumerate(tensors):
-            array = zeros_beside(t._array, t._array.shape, t._array.dtype)
+            array = zeros_on_device_of(t._array, t._array.shape, t._array.dtype)
             array += 1
             value = recorder.graph.fresh(number, array)
             recorder.arrays.own(array, value)

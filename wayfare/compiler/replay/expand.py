@@ -22,7 +22,7 @@ from wayfare.core.spec import FLOAT_KINDS
 from wayfare.core.tensor import Tensor, wrap
 from wayfare.core.write_clock import tick
 from wayfare.ir.graph import Slot, Step, Value, in_order
-from wayfare.ir.place import place_of
+from wayfare.ir.target import target_of
 
 
 class Gone(Exception):
@@ -135,12 +135,12 @@ class ExpandedNodes:
     def _run(self, step: Step) -> None:
         assert step.op is not None
         arrays = [self._arrays[v] for v in step.inputs]
-        place = place_of(arrays)
+        target = target_of(arrays)
         with quietly():
-            forward = place.forward(step.op, [v.dtype for v in step.inputs])
-            made = forward(*[place.constant(a) for a in arrays], **self._attrs(step))
+            forward = target.forward(step.op, [v.dtype for v in step.inputs])
+            made = forward(*[target.constant(a) for a in arrays], **self._attrs(step))
         made = made if isinstance(made, (tuple, list)) else (made,)
-        self._arrays.update((v, place.as_array(a)) for v, a in zip(step.outputs, made, strict=True))
+        self._arrays.update((v, target.as_array(a)) for v, a in zip(step.outputs, made, strict=True))
 
     def _attrs(self, step: Step) -> dict[str, Any]:
         return {k: self._given[v.number] if v.__class__ is Slot else v for k, v in step.attrs.items()}

@@ -59,7 +59,7 @@ def _only_computes(entry: Entry, tensors: Sequence[Tensor]) -> bool:
     block = entry.tree.root
     recording = block.recording if block is not None else None
     return not (
-        block is None or recording is None or block.plan is None or not block.plan.place.native or block.calls
+        block is None or recording is None or block.plan is None or not block.plan.target.native or block.calls
         or block.slots or recording.writes or not is_plain_end(block) or recording.dead or entry.grad_guards
         or not block.plan.fresh_results or block.fetch is None or not block.plan.fits(block.fetch.arrays(tensors, {}))
     )  # fmt: skip

@@ -17,7 +17,7 @@ from wayfare.ir.fuse.emit import Given
 from wayfare.ir.fuse.partition import Map
 from wayfare.ir.fuse.program import FusedProgram, KernelStep, OpStep
 from wayfare.ir.graph import Step, Value
-from wayfare.ir.place import HOST, Place
+from wayfare.ir.target import HOST, Target
 
 Slots = list[Any]
 Run = Callable[[Slots], None]
@@ -26,16 +26,16 @@ Run = Callable[[Slots], None]
 class Buffer:
     """An array that several steps fill part by part."""
 
-    __slots__ = ("dtype", "place", "shape", "slot", "whole")
+    __slots__ = ("dtype", "target", "shape", "slot", "whole")
 
-    def __init__(self, slot: int, shape: tuple[int, ...], dtype: np.dtype[Any], whole: bool, place: Place) -> None:
-        self.slot, self.shape, self.dtype, self.whole, self.place = slot, shape, dtype, whole, place
+    def __init__(self, slot: int, shape: tuple[int, ...], dtype: np.dtype[Any], whole: bool, target: Target) -> None:
+        self.slot, self.shape, self.dtype, self.whole, self.target = slot, shape, dtype, whole, target
 
     def there(self, values: Slots) -> Any:
         """The array; it is allocated at the first use."""
         found = values[self.slot]
         if found is None:
-            make = self.place.maker() if self.whole else self.place.zeros
+            make = self.target.maker() if self.whole else self.target.zeros
             found = values[self.slot] = make(self.shape, self.dtype)
         return found
 
@@ -45,25 +45,25 @@ class Bound:
 
     __slots__ = ("_constants", "_count", "_outputs", "_runs")
 
-    def __init__(self, program: FusedProgram, symbols: Sequence[Any], place: Place = HOST) -> None:
+    def __init__(self, program: FusedProgram, symbols: Sequence[Any], target: Target = HOST) -> None:
         slots = program.slots
         self._count = len(slots)
-        self._constants = [(slot, place.constant(_constant(v, symbols))) for slot, v in program.constants]
+        self._constants = [(slot, target.constant(_constant(v, symbols))) for slot, v in program.constants]
         self._outputs = [slots[v] for v in program.outputs]
         self._runs: list[Run] = []
         fresh: set[int] = set()
-        buffers = _buffers(program, symbols, place)
+        buffers = _buffers(program, symbols, target)
         for step, frees in zip(program.steps, program.frees, strict=True):
             if isinstance(step, KernelStep):
                 reused = [slots[v] for v in step.reads if slots[v] in fresh and slots[v] in frees]
-                self._runs.append(_kernel(step, slots, symbols, frees, reused, buffers, place))
+                self._runs.append(_kernel(step, slots, symbols, frees, reused, buffers, target))
                 continue
             op = step.step.op
             assert op is not None
             if op is ASSEMBLE:
-                self._runs.append(_assembly(step, slots, symbols, frees, buffers, place))
+                self._runs.append(_assembly(step, slots, symbols, frees, buffers, target))
             else:
-                self._runs.append(_op(step.step, slots, symbols, frees, place))
+                self._runs.append(_op(step.step, slots, symbols, frees, target))
             if op.fresh:
                 # A kernel that is the only one to read it may write over it.
                 fresh.update(slots[v] for v in step.writes if program.uses(v) == 1)
@@ -86,10 +86,10 @@ def _constant(v: Value, symbols: Sequence[Any]) -> Any:
 # -- single ops -----------------------------------------------------------------------------------------------------
 
 
-def _op(step: Step, slots: dict[Value, int], symbols: Sequence[Any], frees: list[int], place: Place) -> Run:
+def _op(step: Step, slots: dict[Value, int], symbols: Sequence[Any], frees: list[int], target: Target) -> Run:
     assert step.op is not None
     # Always the plain forward: a sparse result would be unknown to the next step.
-    forward, attrs = place.forward(step.op, [v.dtype for v in step.inputs]), evaluated(step.attrs, symbols)
+    forward, attrs = target.forward(step.op, [v.dtype for v in step.inputs]), evaluated(step.attrs, symbols)
     if step.op.name == "slice":
         return _slice(slots[step.inputs[0]], slots[step.outputs[0]], attrs, frees)
     reads, writes = [slots[v] for v in step.inputs], [slots[v] for v in step.outputs]
@@ -98,10 +98,10 @@ def _op(step: Step, slots: dict[Value, int], symbols: Sequence[Any], frees: list
     def run(values: Slots) -> None:
         made = forward(*[values[s] for s in reads], **attrs)
         if single is not None:
-            values[single] = place.as_array(made)
+            values[single] = target.as_array(made)
         else:
             for slot, out in zip(writes, made, strict=True):
-                values[slot] = place.as_array(out)
+                values[slot] = target.as_array(out)
         for s in frees:
             values[s] = None
 
@@ -126,7 +126,7 @@ def _slice(source: int, target: int, attrs: dict[str, Any], frees: list[int]) ->
 Parts = dict[Value, tuple[Buffer, Any]]
 
 
-def _buffers(program: FusedProgram, symbols: Sequence[Any], place: Place) -> Parts:
+def _buffers(program: FusedProgram, symbols: Sequence[Any], target: Target) -> Parts:
     """The values that kernels write directly into a larger array."""
     made = {v for step in program.kernels for v in step.writes
             if evaluated(v.shape, symbols) == _written(step, v, symbols)}  # fmt: skip
@@ -137,7 +137,7 @@ def _buffers(program: FusedProgram, symbols: Sequence[Any], place: Place) -> Par
             apart, whole = cover(attrs["shape"], attrs["indexes"])
             if apart:
                 out = step.step.outputs[0]
-                buffer = Buffer(program.slots[out], attrs["shape"], out.dtype, whole, place)
+                buffer = Buffer(program.slots[out], attrs["shape"], out.dtype, whole, target)
                 for v, index in zip(step.step.inputs, attrs["indexes"], strict=True):
                     if v in made and program.uses(v) == 1:
                         found[v] = (buffer, numpy_key(index))
@@ -154,13 +154,13 @@ def _written(step: KernelStep, v: Value, symbols: Sequence[Any]) -> tuple[int, .
 
 
 def _assembly(
-    step: OpStep, slots: dict[Value, int], symbols: Sequence[Any], frees: list[int], parts: Parts, place: Place
+    step: OpStep, slots: dict[Value, int], symbols: Sequence[Any], frees: list[int], parts: Parts, target: Target
 ) -> Run:
     """Write the parts that kernels have not written."""
     attrs = evaluated(step.step.attrs, symbols)
     out = step.step.outputs[0]
     apart, whole = cover(attrs["shape"], attrs["indexes"])
-    buffer = Buffer(slots[out], attrs["shape"], out.dtype, apart and whole, place)
+    buffer = Buffer(slots[out], attrs["shape"], out.dtype, apart and whole, target)
     left = [(slots[v], numpy_key(index)) for v, index in zip(step.step.inputs, attrs["indexes"], strict=True)
             if v not in parts]  # fmt: skip
 
@@ -182,34 +182,34 @@ def _assembly(
 
 def _kernel(
     step: KernelStep, slots: dict[Value, int], symbols: Sequence[Any], frees: list[int], reused: list[int],
-    parts: Parts, place: Place,
+    parts: Parts, target: Target,
 ) -> Run:  # fmt: skip
     group, kernel, reduced = step.group, step.kernel, step.group.reduced
     shape: tuple[int, ...] = evaluated(group.shape, symbols)
-    sources = [_source(given, slots, symbols, len(shape), place) for given in step.emitted.inputs]
+    sources = [_source(given, slots, symbols, len(shape), target) for given in step.emitted.inputs]
     broadcast = _broadcast_input(step, shape, symbols)
     writes = []
     for v in step.writes:
         own = evaluated(v.shape, symbols)
         writes.append((slots[v], None if own == _written(step, v, symbols) else own))
     axes = reduced or None
-    launch, empty = place.repeated(kernel, shape, axes), place.maker()
+    launch, empty = target.repeated(kernel, shape, axes), target.maker()
     fresh = [(_written(step, v, symbols), v.dtype) for v in step.writes]
     places = _places(step, symbols, parts, None if reduced else _overwritten(step, reused, slots), empty)
 
     def run(values: Slots) -> None:
         arrays = []
-        for slot, target in sources:
+        for slot, fitted in sources:
             if slot < 0:
-                arrays.append(target)
+                arrays.append(fitted)
             else:
                 array = values[slot]
-                arrays.append(array if target is None else array.reshape(target))
+                arrays.append(array if fitted is None else array.reshape(fitted))
         if broadcast >= 0:
-            arrays[broadcast] = place.broadcast(arrays[broadcast], shape)
+            arrays[broadcast] = target.broadcast(arrays[broadcast], shape)
         if places is not None:
             outs = launch(arrays, [there(arrays, values) for there in places])
-        elif axes is None and place.keeps_order(arrays[0]):
+        elif axes is None and target.keeps_order(arrays[0]):
             outs = kernel(arrays)  # which keeps the order of transposed arrays
         else:
             outs = launch(arrays, [empty(own, dtype) for own, dtype in fresh])
@@ -222,23 +222,23 @@ def _kernel(
 
 
 def _source(
-    given: Given, slots: dict[Value, int], symbols: Sequence[Any], rank: int, place: Place
+    given: Given, slots: dict[Value, int], symbols: Sequence[Any], rank: int, target: Target
 ) -> tuple[int, Any]:
     """The slot of an operand and its shape along the axes of the group (None: unchanged); or -1 and the number
     itself."""
     if given.value is None:
         number = value_of(formula_of(given.number), symbols)
-        return -1, place.constant(np.full((1,) * rank, number, given.dtype))
-    target = _along(given.value, given.own, symbols, rank)
-    return slots[given.value], None if target == evaluated(given.value.shape, symbols) else target
+        return -1, target.constant(np.full((1,) * rank, number, given.dtype))
+    fitted = _along(given.value, given.own, symbols, rank)
+    return slots[given.value], None if fitted == evaluated(given.value.shape, symbols) else fitted
 
 
 def _along(v: Value, own: Map, symbols: Sequence[Any], rank: int) -> tuple[int, ...]:
-    target = [1] * rank
+    fitted = [1] * rank
     for n, a in zip(evaluated(v.shape, symbols), own, strict=True):
         if a >= 0:
-            target[a] = n
-    return tuple(target)
+            fitted[a] = n
+    return tuple(fitted)
 
 
 def _broadcast_input(step: KernelStep, shape: tuple[int, ...], symbols: Sequence[Any]) -> int:

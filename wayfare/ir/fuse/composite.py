@@ -16,7 +16,7 @@ from wayfare.ir.fuse.bound import Bound
 from wayfare.ir.fuse.program import FusedProgram
 from wayfare.ir.graph import Value, leaf, trace_ops
 from wayfare.ir.lower import Lowering
-from wayfare.ir.place import HOST, place_of
+from wayfare.ir.target import HOST, target_of
 from wayfare.ir.variants import Variants, signature
 
 # Arrays of at least this many elements run as kernels; for smaller ones NumPy is faster.
@@ -51,26 +51,26 @@ class Composite:
         for a in arrays:
             if a.size >= self.native_from:
                 return self.at_once(*arrays, **attrs)
-        if BACKENDS and place_of(arrays) is not HOST:
+        if BACKENDS and target_of(arrays) is not HOST:
             return self.at_once(*arrays, **attrs)
         return self.step_by_step(*arrays, **attrs)
 
     def at_once(self, *arrays: Array, **attrs: Any) -> Any:
         """Run the formula as kernels, whatever the size."""
-        place = place_of(arrays)
-        if not place.has_kernels() or any(a.size == 0 for a in arrays):
-            return self.formula(place.ops, *arrays, **attrs)
-        key = (place, tuple([(a.shape, a.dtype) for a in arrays]), *attrs.items())
+        target = target_of(arrays)
+        if not target.has_kernels() or any(a.size == 0 for a in arrays):
+            return self.formula(target.ops, *arrays, **attrs)
+        key = (target, tuple([(a.shape, a.dtype) for a in arrays]), *attrs.items())
         found = self._bound.get(key)
         if found is None:
             with _LOCK:
                 program, symbols, several = self._program(arrays, attrs)
-                found = (Bound(program, symbols, place), several)
+                found = (Bound(program, symbols, target), several)
                 if len(self._bound) >= _BOUND:
                     self._bound.clear()
                 self._bound[key] = found
-        own = place.array
-        outs = found[0]([a if a.__class__ is own else place.as_array(a) for a in arrays])
+        own = target.array
+        outs = found[0]([a if a.__class__ is own else target.as_array(a) for a in arrays])
         return tuple(outs) if found[1] else outs[0]
 
     def program(self, *arrays: Array, **attrs: Any) -> FusedProgram:

@@ -21,7 +21,7 @@ from wayfare.ir.fuse.program import FusedProgram
 from wayfare.ir.gradient import gradients, needed_from, standing_on
 from wayfare.ir.graph import Value, in_order, leaf
 from wayfare.ir.lower import Lowering
-from wayfare.ir.place import place_of
+from wayfare.ir.target import target_of
 
 # The most sets of sizes that are kept for one record.
 _BOUND = 256
@@ -35,14 +35,17 @@ STOP = Op(
 
 
 class Factors(NamedTuple):
-    """The gradient of a matrix among the inputs that is a product over rows, `gradient.T @ x`; and that of a vector,
-    which is made of the sum of the rows of `gradient`. One of the two may be None."""
+    """Gradients of a weight and of its bias that are left for later as factors.
 
-    matrix: int | None  # which input
+    The gradient of the input number `matrix` is `gradient.T @ x`, that of the input number `vector` the sum of the rows
+    of `gradient`, or what `finish` makes of that sum. One of the two may be None.
+    """
+
+    matrix: int | None
     vector: int | None
     gradient: Any
     x: Any
-    finish: Callable[[Array], Array] | None = None  # the gradient of the vector from the sum, if it is not the sum
+    finish: Callable[[Array], Array] | None = None
 
 
 class FusedRecord:
@@ -210,14 +213,14 @@ class FusedRecord:
     # -- running
 
     def _forward(self, *arrays: Array, numbers: tuple[float, ...] = ()) -> Any:
-        place = place_of(arrays)
-        key = (place, numbers, *[a.shape for a in arrays])
+        target = target_of(arrays)
+        key = (target, numbers, *[a.shape for a in arrays])
         bound = self._bound.get(key)
         if bound is None:
             if len(self._bound) >= _BOUND:
                 self._bound.clear()
             symbols = self._symbols_of([a.shape for a in arrays], numbers)
-            bound = self._bound[key] = Bound(self.forward, symbols, place)
+            bound = self._bound[key] = Bound(self.forward, symbols, target)
         made = bound(arrays)
         for i in self._copied:
             made[i] = copied(made[i])
@@ -247,14 +250,14 @@ class FusedRecord:
     def _run_backward(
         self, program: FusedProgram, grads: list[Any], y: Any, inputs: Sequence[Any], numbers: tuple[float, ...]
     ) -> list[Array]:
-        place = place_of(grads)
-        key = (place, program is self.backward, numbers, *[x.shape for x in inputs])
+        target = target_of(grads)
+        key = (target, program is self.backward, numbers, *[x.shape for x in inputs])
         found = self._backward_bound.get(key)
         if found is None:
             if len(self._backward_bound) >= _BOUND:
                 self._backward_bound.clear()
             symbols = self._symbols_of([x.shape for x in inputs], numbers)
-            found = self._backward_bound[key] = (Bound(program, symbols, place), symbols)
+            found = self._backward_bound[key] = (Bound(program, symbols, target), symbols)
         bound, symbols = found
         several = len(self.op_outputs) > 1
         arrays = []

@@ -20,8 +20,8 @@ from wayfare.codegen.runtime.kernel import Kernel
 from wayfare.core.op import Op
 from wayfare.ir.fuse.update_op import OfUpdate
 from wayfare.ir.graph import Slot
-from wayfare.ir.place import Place
 from wayfare.ir.plan.buffers import View
+from wayfare.ir.target import Target
 
 Objects = list[Any]
 # One action at run time: (arrays by object number, values for the slots of this run).
@@ -38,8 +38,8 @@ class Action:
         """Add itself to a command list; False if it has no native form."""
         return False
 
-    def python(self, place: Place) -> Run:
-        """The same in Python, on arrays of a place."""
+    def python(self, target: Target) -> Run:
+        """The same in Python, on arrays of a target."""
         raise NotImplementedError
 
     def may_overwrite(self, read: int, write: int) -> bool:
@@ -56,21 +56,21 @@ class Action:
         raise NotImplementedError
 
 
-def array_of(view: View, place: Place) -> Callable[[Objects], Any]:
+def array_of(view: View, target: Target) -> Callable[[Objects], Any]:
     """A function that finds the array of a view among the objects of a run."""
     real = view.buffer.real
     number, offset = real.number, real.offset + view.offset
-    shape, strides, dtype, look = view.shape, view.strides, view.dtype, place.view
+    shape, strides, dtype, view_of = view.shape, view.strides, view.dtype, target.view
     if real.kind in ("input", "constant", "result", "slot") and not offset:
 
         def find(objects: Objects) -> Any:
             array = objects[number]
             if array.shape == shape and array.strides == strides and array.dtype == dtype:
                 return array
-            return look(array, shape, dtype, 0, strides)
+            return view_of(array, shape, dtype, 0, strides)
 
         return find
-    return lambda objects: look(objects[number], shape, dtype, offset, strides)
+    return lambda objects: view_of(objects[number], shape, dtype, offset, strides)
 
 
 # -- kernels ----------------------------------------------------------------------------------------------------------
@@ -94,18 +94,18 @@ class KernelAction(Action):
             self.kernel, self.shape, self.axes, [s.resolve() for s in self.reads], [s.resolve() for s in self.writes]
         )
 
-    def python(self, place: Place) -> Run:
+    def python(self, target: Target) -> Run:
         """Run the kernel on arrays."""
         kernel, shape, axes = self.kernel, self.shape, self.axes
-        inputs, outputs = [array_of(s, place) for s in self.reads], [array_of(s, place) for s in self.writes]
+        inputs, outputs = [array_of(s, target) for s in self.reads], [array_of(s, target) for s in self.writes]
         full = np.broadcast_shapes(*(s.shape for s in self.reads)) == shape
         broadcast = -1 if full else next(i for i, o in enumerate(kernel.loop.inputs) if not o.per_row)
 
         def run(objects: Objects, _given: Sequence[Any]) -> None:
             arrays = [find(objects) for find in inputs]
             if broadcast >= 0:
-                arrays[broadcast] = place.broadcast(arrays[broadcast], shape)
-            place.run_kernel(kernel, arrays, [find(objects) for find in outputs], shape, axes)
+                arrays[broadcast] = target.broadcast(arrays[broadcast], shape)
+            target.run_kernel(kernel, arrays, [find(objects) for find in outputs], shape, axes)
 
         return run
 
@@ -158,11 +158,11 @@ class MatmulAction(Action):
         a, b, out = self.sides
         return commands.matmul(a.resolve(), b.resolve(), out.resolve(), add=self.add)
 
-    def python(self, place: Place) -> Run:
-        """By the library of the place."""
-        find_a, find_b, find_out = (array_of(side, place) for side in self.sides)
+    def python(self, target: Target) -> Run:
+        """By the library of the target."""
+        find_a, find_b, find_out = (array_of(side, target) for side in self.sides)
         add = self.add
-        return lambda objects, _given: place.matmul(find_a(objects), find_b(objects), find_out(objects), add)
+        return lambda objects, _given: target.matmul(find_a(objects), find_b(objects), find_out(objects), add)
 
     def title(self) -> str:
         """Sizes."""
@@ -221,10 +221,10 @@ class CopyAction(Action):
         """As a strided copy."""
         return commands.copy(self.reads[0].resolve(), self.writes[0].resolve())
 
-    def python(self, place: Place) -> Run:
-        """By the library of the place."""
-        source, target = array_of(self.reads[0], place), array_of(self.writes[0], place)
-        return lambda objects, _given: place.copy(target(objects), source(objects))
+    def python(self, target: Target) -> Run:
+        """By the library of the target."""
+        source, out = array_of(self.reads[0], target), array_of(self.writes[0], target)
+        return lambda objects, _given: target.copy(out(objects), source(objects))
 
     def title(self) -> str:
         """Sizes."""
@@ -241,12 +241,12 @@ class FillAction(Action):
         """As a kernel without inputs."""
         return commands.fill(self.writes[0].resolve(), 0)
 
-    def python(self, place: Place) -> Run:
-        """By the library of the place."""
-        target = array_of(self.writes[0], place)
+    def python(self, target: Target) -> Run:
+        """By the library of the target."""
+        out = array_of(self.writes[0], target)
 
         def run(objects: Objects, _given: Sequence[Any]) -> None:
-            target(objects)[...] = 0
+            out(objects)[...] = 0
 
         return run
 
@@ -289,10 +289,10 @@ class UpdateAction(Action):
                 return False
         return True
 
-    def python(self, place: Place) -> Run:
+    def python(self, target: Target) -> Run:
         """Set by set."""
         update, slot, of = self.of.update, self.numbers, self.of
-        inputs, outputs = [array_of(s, place) for s in self.reads], [array_of(s, place) for s in self.writes]
+        inputs, outputs = [array_of(s, target) for s in self.reads], [array_of(s, target) for s in self.writes]
 
         def run(objects: Objects, given: Sequence[Any]) -> None:
             numbers = given[slot.number] if slot.__class__ is Slot else slot
@@ -325,11 +325,11 @@ class PythonAction(Action):
         super().__init__(reads, writes)
         self.op, self.attrs = op, attrs
 
-    def python(self, place: Place) -> Run:
+    def python(self, target: Target) -> Run:
         """Run the forward of the record, the one that eager mode would use."""
         dtypes, sizes = [s.dtype for s in self.reads], [math.prod(s.shape) for s in self.reads]
-        forward = place.forward(self.op, dtypes, max(sizes, default=0))
-        attrs, inputs = self.attrs, [array_of(s, place) for s in self.reads]
+        forward = target.forward(self.op, dtypes, max(sizes, default=0))
+        attrs, inputs = self.attrs, [array_of(s, target) for s in self.reads]
         waiting = {name: value.number for name, value in attrs.items() if value.__class__ is Slot}
         if not self.writes:
 
@@ -347,7 +347,7 @@ class PythonAction(Action):
             for (number, shape, dtype), array in zip(
                 targets, made if made.__class__ in (tuple, list) else (made,), strict=True
             ):
-                objects[number] = place.own(name, array, shape, dtype, arrays)
+                objects[number] = target.own(name, array, shape, dtype, arrays)
 
         return run
 

@@ -22,9 +22,9 @@ from wayfare.codegen.runtime.command import BufferView, Command, Scratch, Unsuit
 from wayfare.codegen.runtime.commands import Commands
 from wayfare.core.op import Op
 from wayfare.ir.graph import Step, has_slots
-from wayfare.ir.place import Place
 from wayfare.ir.plan.actions import Action, CopyAction, Objects, PythonAction, Run, array_of
 from wayfare.ir.plan.buffers import View, is_contiguous, new_view
+from wayfare.ir.target import Target
 
 Attrs = dict[str, Any]
 
@@ -59,17 +59,17 @@ class NativeAction(PythonAction):
         form, attrs = self._form, self.attrs
         return commands.routine(lambda threads, scratch: form.commands(attrs, reads, writes, threads, scratch))
 
-    def python(self, place: Place) -> Run:
+    def python(self, target: Target) -> Run:
         """Run the forward of the record, and copy its results."""
-        forward, attrs = place.forward(self.op, [view.dtype for view in self.reads]), self.attrs
-        inputs = [array_of(view, place) for view in self.reads]
-        targets = [None if view is None else array_of(view, place) for view in self._outputs]
+        forward, attrs = target.forward(self.op, [view.dtype for view in self.reads]), self.attrs
+        inputs = [array_of(view, target) for view in self.reads]
+        outs = [None if view is None else array_of(view, target) for view in self._outputs]
 
         def run(objects: Objects, _given: Sequence[Any]) -> None:
             made = forward(*[find(objects) for find in inputs], **attrs)
-            for target, array in zip(targets, made if made.__class__ is tuple else (made,), strict=True):
-                if target is not None:
-                    place.copy(target(objects), array)
+            for out, array in zip(outs, made if made.__class__ is tuple else (made,), strict=True):
+                if out is not None:
+                    target.copy(out(objects), array)
 
         return run
 

@@ -19,7 +19,6 @@ from wayfare.core.errors import ShapeError
 from wayfare.core.numpy_math import Array
 from wayfare.core.quiet import quietly
 from wayfare.ir.graph import Slot, Value
-from wayfare.ir.place import place_of
 from wayfare.ir.plan.actions import (  # fmt: skip
     Action,
     KernelAction,
@@ -34,6 +33,7 @@ from wayfare.ir.plan.build import Builder
 from wayfare.ir.plan.lower import PlanLowering
 from wayfare.ir.plan.memory import Layout
 from wayfare.ir.plan.native import CheckAction
+from wayfare.ir.target import target_of
 
 _BYTES = np.dtype(np.uint8)
 
@@ -53,8 +53,8 @@ class Plan:
         self._graph = (inputs, results, writes)
         self._shapes, self._strides = [a.shape for a in samples], [a.strides for a in samples]
         self._dtypes = [a.dtype for a in samples]
-        self.place = place = place_of(samples)
-        self._plain = frozenset({place.array})
+        self.target = target = target_of(samples)
+        self._plain = frozenset({target.array})
         self._other_layout: Plan | None = None
         self._written = [i for i, _ in writes]
         lowering = PlanLowering()
@@ -72,9 +72,9 @@ class Plan:
         # The numbers of updates (or the slots that have them), how many, and their dtype.
         self.update_numbers: list[tuple[Any, int, np.dtype[Any]]] = []
         self._number_objects(made, [views[v] for v in wanted[: len(results)]], len(views.constants))
-        with place.active():
-            self.constants = [place.constant(array) for array in views.constants]
-            self._last_list: Any = place.commands()
+        with target.active():
+            self.constants = [target.constant(array) for array in views.constants]
+            self._last_list: Any = target.commands()
             self._parts = self._compose(set(made))
 
     # -- making
@@ -85,12 +85,12 @@ class Plan:
         arena = first_constant + constants
         # The arrays that each run allocates: (allocator, shape, dtype).
         self.allocations: list[tuple[Any, tuple[int, ...], np.dtype[Any]]] = [
-            (self.place.maker(self.arena_bytes), (self.arena_bytes,), _BYTES)
+            (self.target.maker(self.arena_bytes), (self.arena_bytes,), _BYTES)
         ]
         for buffer, view in zip(made, views, strict=True):
             if buffer.kind == "result":
                 buffer.number = arena + len(self.allocations)
-                self.allocations.append((self.place.maker(buffer.bytes), view.shape, view.dtype))
+                self.allocations.append((self.target.maker(buffer.bytes), view.shape, view.dtype))
         count = arena + len(self.allocations)
         for action in self._actions:
             if isinstance(action, UpdateAction):
@@ -122,8 +122,8 @@ class Plan:
         """Consecutive native actions as command lists, with the Python actions between them."""
         parts: list[Run] = []
         pending: list[Action] = []
-        place = self.place
-        commands = place.commands()
+        target = self.target
+        commands = target.commands()
         freed: set[int] = set()
         self.in_python: list[str] = []  # titles of the actions that have no native form
         self.lists = 0
@@ -135,7 +135,7 @@ class Plan:
                 parts.append(_listed(commands))
                 self.lists += 1
                 self._last_list = commands
-                commands, pending = place.commands(), []
+                commands, pending = target.commands(), []
             if freed:
                 parts.append(_freed(sorted(freed)))
                 freed.clear()
@@ -145,7 +145,7 @@ class Plan:
                 pending.append(action)
             else:
                 flush()
-                parts.append(action.python(place))
+                parts.append(action.python(target))
                 self.in_python.append(action.title())
             done = [s.buffer.real for s in (*action.reads, *action.writes)]
             freed.update(m.number for m in done if m.kind == "slot" and m.last == i and m not in kept)
@@ -160,7 +160,7 @@ class Plan:
         After each list but the last, a check: the element that must be False for the run to go on. Buffers are numbered
         as in `run_objects`: inputs, constants, allocations, numbers of updates.
         """
-        if not self.place.native:
+        if not self.target.native:
             return None
         if not self.in_python:
             return [(self._last_list, None)] if len(self._parts) <= 1 and not self._slots else None
@@ -186,9 +186,9 @@ class Plan:
         if not self._plain.issuperset(map(type, arrays)):
             # Native code reads the memory of the array object, so subclasses are not accepted.
             return self._run_other_layout(arrays, given)
-        if self.place.native:
+        if self.target.native:
             return self._run_on(arrays, given)
-        with self.place.active():
+        with self.target.active():
             return self._run_on(arrays, given)
 
     def _run_on(self, arrays: Sequence[Array], given: Sequence[Any]) -> list[Array]:
@@ -209,7 +209,7 @@ class Plan:
     def run_objects(self, objects: Objects, given: Sequence[Any] = ()) -> list[Array]:
         """The results for a list of inputs that fit, then `constants`, then new arrays as `allocations` says."""
         for slot, _, dtype in self.update_numbers:
-            objects.append(self.place.numbers(given[slot.number] if slot.__class__ is Slot else slot, dtype))
+            objects.append(self.target.numbers(given[slot.number] if slot.__class__ is Slot else slot, dtype))
         if self._slots:
             objects += [None] * self._slots
         if self.in_python:
@@ -231,14 +231,14 @@ class Plan:
             if array.shape != shape or array.dtype != dtype:
                 raise ShapeError(f"{self.name}: input {i} is {array.dtype}{list(array.shape)}, planned was "
                                  f"{dtype}{list(shape)}", fix="Make a plan for arrays like these.")  # fmt: skip
-        plain = [self.place.contiguous(a) for a in arrays]
+        plain = [self.target.contiguous(a) for a in arrays]
         plan = self._other_layout
         if plan is None:
             plan = self._other_layout = Plan(self.name, *self._graph, plain)
         made = plan.run(plain, given)
         for i in self._written:
-            if not self.place.shares_memory(plain[i], arrays[i]):
-                self.place.copy(arrays[i], plain[i])
+            if not self.target.shares_memory(plain[i], arrays[i]):
+                self.target.copy(arrays[i], plain[i])
         return made
 
     # -- reading

@@ -196,8 +196,8 @@ class RowProgram:
                 if buffer in shared and b.strides[0] == b.dtype.itemsize != b.strides[1] and _is_transposed(b):
                     own = new_view(b.shape, b.dtype, "input")
                     found.setdefault(buffer, own.buffer)
-                    turned = View(found[buffer], 0, own.shape, own.strides, own.dtype)
-                    self._actions[k] = MatmulAction(a, turned, out, action.add)
+                    copy = View(found[buffer], 0, own.shape, own.strides, own.dtype)
+                    self._actions[k] = MatmulAction(a, copy, out, action.add)
         return found
 
     def _place(self, view: View) -> Place:
@@ -240,5 +240,5 @@ class RowProgram:
 
 def _is_transposed(view: View) -> bool:
     """Is this a whole C-contiguous matrix, transposed?"""
-    turned = view.as_strided(view.shape[::-1], view.strides[::-1])
-    return turned.is_whole
+    matrix = view.as_strided(view.shape[::-1], view.strides[::-1])
+    return matrix.is_whole

@@ -19,7 +19,7 @@ from wayfare.core.errors import OperationError, ShapeError
 from wayfare.core.mode import current, executor
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import int64
-from wayfare.core.tensor import Tensor, beside
+from wayfare.core.tensor import Tensor, on_device_of
 from wayfare.nn.functional._reduction import read_reduction
 
 __all__ = ["ctc_loss"]
@@ -55,7 +55,7 @@ def ctc_loss(
     sizes = _lengths("target", target_lengths, batch, -1 if here else targets.shape[-1], log_probs)
     targets = targets.to(log_probs.device)
     labels = (_with_blanks if here else _with_blanks_anywhere)(targets, sizes, blank, classes)
-    inside = beside(log_probs, np.arange(steps).reshape(steps, 1, 1)) < times.reshape(1, batch, 1)
+    inside = on_device_of(log_probs, np.arange(steps).reshape(steps, 1, 1)) < times.reshape(1, batch, 1)
     likelihood = _forward(log_probs, labels, inside, sizes, blank)
     losses = -likelihood
     if current().grad:
@@ -74,7 +74,7 @@ def ctc_loss(
 def _lengths(what: str, given: Any, batch: int, most: int, there: Tensor) -> Tensor:
     """Lengths as int64 [batch] on the device of `there`, checked to be in range; `most` is -1 where it does not
     matter."""
-    lengths = given.to(there.device) if isinstance(given, Tensor) else beside(there, np.asarray(given))
+    lengths = given.to(there.device) if isinstance(given, Tensor) else on_device_of(there, np.asarray(given))
     lengths = as_dtype_of(lengths.reshape(-1), int64)
     if lengths.shape[0] != batch:
         raise ShapeError(f"ctc_loss: a batch of {batch} needs {batch} {what} lengths, not {lengths.shape[0]}")
@@ -98,13 +98,13 @@ def _with_blanks(given: Tensor, lengths: Tensor, blank: int, classes: int) -> Te
         raise OperationError(f"ctc_loss: label {rows[sequence, place]}, number {place // 2} of target {sequence}, is "
                              f"out of range for {classes} classes",
                              fix=f"They are numbered from 0 to {classes - 1}.")  # fmt: skip
-    return beside(lengths, rows)
+    return on_device_of(lengths, rows)
 
 
 def _with_blanks_anywhere(given: Tensor, sizes: Tensor, blank: int, classes: int) -> Tensor:
     """The same without a look at values; the rows are as long as the longest target could be."""
     labels, batch, longest = as_dtype_of(given, int64), sizes.shape[0], given.shape[-1]
-    places = beside(sizes, np.arange(longest))
+    places = on_device_of(sizes, np.arange(longest))
     if labels.ndim == 1:
         starts = (sizes.cumsum(0) - sizes).unsqueeze(1)
         labels = apply(REGISTRY["pad"], (labels,), {"amounts": ((0, 1),), "value": blank})
@@ -125,7 +125,7 @@ def _forward(log_probs: Tensor, labels: Tensor, inside: Tensor, sizes: Tensor, b
     shifted = REGISTRY["shifted"]
     # A label may follow another directly unless they are equal; otherwise a blank must stand between them.
     may_skip = (labels != blank) & (labels != apply(shifted, (labels,), {"dim": 1, "by": 2, "fill": blank}))
-    places = beside(labels, np.arange(width))
+    places = on_device_of(labels, np.arange(width))
     # Without time steps the probability is 1 for a target without labels, and 0 for any other.
     silent = where(places < 1, as_dtype_of(0.0, log_probs.dtype), impossible)
     reached = where(inside.select(0, 0), where(places < 2, emitted.select(0, 0), impossible), silent)
@@ -137,5 +137,5 @@ def _forward(log_probs: Tensor, labels: Tensor, inside: Tensor, sizes: Tensor, b
         reached = where(inside.select(0, t), here, reached)
     # The last label and the blank behind it; where there is no label, the blank alone.
     column = sizes.unsqueeze(1)
-    ends = reached.gather(1, (column * 2 - beside(sizes, np.array([0, 1]))).clamp(min=0))
-    return logsumexp(where(column > beside(sizes, np.array([-1, 0])), ends, impossible), 1)
+    ends = reached.gather(1, (column * 2 - on_device_of(sizes, np.array([0, 1]))).clamp(min=0))
+    return logsumexp(where(column > on_device_of(sizes, np.array([-1, 0])), ends, impossible), 1)

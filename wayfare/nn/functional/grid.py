@@ -13,7 +13,7 @@ from wayfare.api.autocast import follows_autocast
 from wayfare.core.dispatch import tensor_ops as m
 from wayfare.core.errors import ArgumentError, DTypeError, OperationError, ShapeError
 from wayfare.core.spec import int64
-from wayfare.core.tensor import Tensor, beside
+from wayfare.core.tensor import Tensor, on_device_of
 
 __all__ = ["affine_grid", "grid_sample"]
 
@@ -183,8 +183,8 @@ def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None =
     axes = [_positions(count, bool(align_corners), theta.dtype.numpy.type) for count in sizes]
     mesh = np.meshgrid(*axes, indexing="ij")[::-1]
     base = np.stack([*mesh, np.ones(sizes)], -1).reshape(1, -1, len(sizes) + 1)
-    turned = m.permute(theta, dims=(0, 2, 1))
-    out = m.matmul(beside(theta, base.astype(theta.dtype.numpy)), turned)
+    transposed = m.permute(theta, dims=(0, 2, 1))
+    out = m.matmul(on_device_of(theta, base.astype(theta.dtype.numpy)), transposed)
     return m.reshape(out, shape=(size[0], *sizes, len(sizes)))  # type: ignore[no-any-return]
 
 

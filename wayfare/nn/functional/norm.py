@@ -18,7 +18,7 @@ from wayfare.core.errors import ArgumentError, ArgumentTypeError, DTypeError, Op
 from wayfare.core.mode import executor
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import NARROW, float32, float64, limits_of
-from wayfare.core.tensor import Tensor, beside
+from wayfare.core.tensor import Tensor, on_device_of
 from wayfare.core.write_clock import check_memory, note_write
 
 __all__ = ["layer_norm", "batch_norm", "group_norm", "instance_norm", "rms_norm", "local_response_norm"]
@@ -74,7 +74,7 @@ def rms_norm(
     if eps is None:
         eps = float(limits_of(input.dtype).eps)
     if weight is None:
-        weight = beside(input, np.ones(tuple(input.shape)[dim[0] :], input.dtype.numpy))
+        weight = on_device_of(input, np.ones(tuple(input.shape)[dim[0] :], input.dtype.numpy))
     if weight.dtype is input.dtype and tuple(weight.shape) == tuple(normalized_shape):
         return apply(REGISTRY["rms_norm"], (input, weight), {"eps": float(eps)})[0]  # type: ignore[no-any-return]
     return input * ((input * input).mean(dim, keepdim=True) + eps).rsqrt() * weight

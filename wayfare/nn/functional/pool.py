@@ -18,7 +18,7 @@ from wayfare.core.errors import ArgumentError, DTypeError, OperationError, Shape
 from wayfare.core.mode import executor
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import NARROW, bool_, float32
-from wayfare.core.tensor import Tensor, beside, wrap
+from wayfare.core.tensor import Tensor, on_device_of, wrap
 from wayfare.nn.functional.conv import IntOrInts, of_rank, per_dim, with_batch, without_batch
 from wayfare.ops.window.pool import adaptive_bounds
 
@@ -99,7 +99,7 @@ def _divisors(x: Tensor, kernel: Sizes, steps: Sizes, around: Sizes, counts: Siz
         out = out * (last - first).reshape((-1,) + (1,) * (len(kernel) - axis - 1))
     if (out == out.flat[0]).all():
         return int(out.flat[0])
-    return beside(x, out.astype(x.dtype.numpy))
+    return on_device_of(x, out.astype(x.dtype.numpy))
 
 
 def _divisors_of_any_size(
@@ -224,7 +224,7 @@ def mean_of_cells(x: Tensor, dim: int, count: int) -> Tensor:
         places[:, cell] = first
         places[: last - first, cell] = np.arange(first, last)
         weights[: last - first, cell] = 1 / (last - first)
-    return apply(_OPS["resample"], (x, beside(x, places), beside(x, weights)), {"dim": dim})  # type: ignore[no-any-return]
+    return apply(_OPS["resample"], (x, on_device_of(x, places), on_device_of(x, weights)), {"dim": dim})  # type: ignore[no-any-return]
 
 
 def _mean_of_cells_of_any_size(x: Tensor, dim: int, count: int) -> Tensor:

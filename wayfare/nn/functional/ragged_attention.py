@@ -15,7 +15,7 @@ from wayfare.api.functions._guard import is_ragged as is_ragged
 from wayfare.api.functions.join import cat
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, ShapeError
 from wayfare.core.numpy_math import Array
-from wayfare.core.tensor import Tensor, beside
+from wayfare.core.tensor import Tensor, on_device_of
 
 
 def check_ragged(op: str, query: Any, key: Any, value: Any, **masks: Any) -> None:
@@ -47,7 +47,7 @@ class _Order:
 
     def sorted(self, values: Tensor) -> Tensor:
         """The values in the order of the sorted rows."""
-        return values if self.as_is else values.index_select(0, beside(values, self.places))
+        return values if self.as_is else values.index_select(0, on_device_of(values, self.places))
 
     def back(self, values: Tensor) -> Tensor:
         """The values of sorted rows where they came from."""
@@ -55,7 +55,7 @@ class _Order:
             return values
         home = np.empty_like(self.places)
         home[self.places] = np.arange(home.size)
-        return values.index_select(0, beside(values, home))
+        return values.index_select(0, on_device_of(values, home))
 
 
 def by_length(function: Callable[..., Tensor], *parts: tuple[Tensor, Tensor]) -> Tensor:

@@ -14,7 +14,7 @@ from wayfare.core.errors import ArgumentError, OperationError, ShapeError
 from wayfare.core.mode import executor
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import REGISTRY
-from wayfare.core.tensor import Tensor, beside
+from wayfare.core.tensor import Tensor, on_device_of
 from wayfare.nn.functional.pool import mean_of_cells
 from wayfare.nn.functional.resize_places import cubic, cubic_weight, linear, nearest
 
@@ -99,7 +99,7 @@ def _resize(
 
 
 def _as_tensor(x: Tensor, places: Any) -> Tensor:
-    return places if isinstance(places, Tensor) else beside(x, np.asarray(places))
+    return places if isinstance(places, Tensor) else on_device_of(x, np.asarray(places))
 
 
 def _step(size: int, count: int, factor: float | None, align_corners: bool, real: Any) -> Any:

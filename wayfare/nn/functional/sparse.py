@@ -23,7 +23,7 @@ from wayfare.core.errors import (
 from wayfare.core.mode import executor
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import int64
-from wayfare.core.tensor import Tensor, beside, wrap
+from wayfare.core.tensor import Tensor, on_device_of, wrap
 from wayfare.core.write_clock import check_memory, note_write
 from wayfare.ops.indexing.advanced import check_rows
 
@@ -77,8 +77,8 @@ def _shrink_rows(op: str, weight: Tensor, index: Tensor, max_norm: float, norm_t
         scale = (max_norm / (norms[long] + 1e-7)).astype(table.dtype)
         if not weight.is_cpu:  # `table` is a copy
             with no_grad():
-                rows = beside(weight, places[long])
-                weight[rows] = weight[rows] * beside(weight, scale[:, None])
+                rows = on_device_of(weight, places[long])
+                weight[rows] = weight[rows] * on_device_of(weight, scale[:, None])
             return
         table[places[long]] *= scale[:, None]
         note_write(table)
@@ -153,7 +153,7 @@ def _sizes(rows: Tensor, bounds: Tensor | None, counted: Tensor | None) -> Tenso
     if counted is not None:
         return _sums(as_dtype_of(counted, rows.dtype), bounds).unsqueeze(-1)
     if bounds is None:
-        return beside(rows, np.full((rows.shape[0], 1), rows.shape[1], rows.dtype.numpy))
+        return on_device_of(rows, np.full((rows.shape[0], 1), rows.shape[1], rows.dtype.numpy))
     if executor().works_on_arrays and bounds.is_cpu:
         return wrap(np.diff(bounds._array).astype(rows.dtype.numpy)[:, None])
     return as_dtype_of(bounds[1:] - bounds[:-1], rows.dtype).unsqueeze(-1)
@@ -171,8 +171,8 @@ def _largest(rows: Tensor, bounds: Tensor | None, counted: Tensor | None) -> Ten
         found = rows.amax(1)
     else:
         count = bounds.shape[0] - 1
-        bag = apply(_OPS["segment_repeat"], (beside(rows, np.arange(count)), bounds), {"size": rows.shape[0]})
-        none = beside(rows, np.full((count, rows.shape[1]), -math.inf, rows.dtype.numpy))
+        bag = apply(_OPS["segment_repeat"], (on_device_of(rows, np.arange(count)), bounds), {"size": rows.shape[0]})
+        none = on_device_of(rows, np.full((count, rows.shape[1]), -math.inf, rows.dtype.numpy))
         found = scatter_reduce(none, 0, bag.unsqueeze(-1).expand(rows.shape), rows, "amax")
     return found if bounds is None and counted is None else where(_sizes(rows, bounds, counted) > 0, found, 0.0)
 
@@ -210,7 +210,7 @@ def _bounds(index: Tensor, offsets: Tensor | None, include_last_offset: bool) ->
                                  f"they are {offsets.tolist()}")  # fmt: skip
     # What lies behind the last offset belongs to the last bag, as in PyTorch.
     starts = starts[:-1] if include_last_offset else starts
-    return apply(_OPS["cat"], (starts, beside(starts, np.array([size]))), {"dim": 0})  # type: ignore[no-any-return]
+    return apply(_OPS["cat"], (starts, on_device_of(starts, np.array([size]))), {"dim": 0})  # type: ignore[no-any-return]
 
 
 def _check_weights(index: Tensor, weight: Tensor, per_sample_weights: Tensor, mode: str) -> None:

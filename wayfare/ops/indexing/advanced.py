@@ -76,7 +76,7 @@ def _indexed_shape(name: str, x: Shape, indices: tuple[Spec, ...], dims: tuple[i
         shown = " and ".join(str(list(i.shape)) for i in indices)
         raise IndexRangeError(f"{name}: index tensors of shapes {shown} do not broadcast together") from None
     kept = [size for dim, size in enumerate(x) if dim not in dims]
-    at = rules.place_of(dims)
+    at = rules.target_of(dims)
     return (*kept[:at], *shape, *kept[at:])
 
 
@@ -110,7 +110,7 @@ def _index_vjp(
 def _in_front(dims: tuple[int, ...], rank: int, ndim: int) -> tuple[int, ...]:
     """The permutation of a batch of results that moves the indexed part (`rank` dimensions) from behind the batch axis
     to its place."""
-    at = rules.place_of(dims)
+    at = rules.target_of(dims)
     rest = range(rank + 1, 1 + rank + ndim - len(dims))
     return (0, *rest[:at], *range(1, rank + 1), *rest[at:])
 
@@ -130,13 +130,13 @@ def _line_up(m: Any, size: int, indices: tuple[Any, ...], batched: tuple[bool, .
 def _index_batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
     x, indices, dims = inputs[0], inputs[1:], attrs["dims"]
     moved = tuple(d + 1 for d in dims)
-    if not any(batched[1:]) and rules.place_of(moved) > 0:
+    if not any(batched[1:]) and rules.target_of(moved) > 0:
         return m.index(x, *indices, dims=moved)
     *rows, rank = _line_up(m, size, indices, batched[1:])
     if not batched[0]:
         # One table for all: only the indexed part has the batch axis, which moves to the front.
         out = m.index(x, *rows[1:], dims=dims)
-        at = rules.place_of(dims)
+        at = rules.target_of(dims)
         return out if at == 0 else m.permute(out, dims=(at, *range(at), *range(at + 1, out.ndim)))
     out = m.index(x, *rows, dims=(0, *moved))
     return m.permute(out, dims=_in_front(dims, rank, x.ndim - 1))

@@ -13,7 +13,7 @@ from wayfare.core.spec import int64
 Dims = tuple[int, ...]
 
 
-def place_of(dims: Dims) -> int:
+def target_of(dims: Dims) -> int:
     """The dimension of the result at which the indexed part begins."""
     return dims[0] if dims[-1] - dims[0] + 1 == len(dims) else 0
 
@@ -35,7 +35,7 @@ def index(b: Any, x: Any, *indices: Any, dims: Dims) -> Any:
     rest = tuple(d for d in range(x.ndim) if d not in dims)
     places, rank = _together(b, indices)
     found = b.node("GatherND", b.ops.permute(x, dims=(*dims, *rest)), places)
-    at = place_of(dims)
+    at = target_of(dims)
     if at == 0:
         return found
     return b.node("Transpose", found, perm=[*range(rank, rank + at), *range(rank), *range(rank + at, rank + len(rest))])
@@ -46,7 +46,7 @@ def index_put(b: Any, x: Any, value: Any, *indices: Any, dims: Dims, accumulate:
     rest = tuple(d for d in range(x.ndim) if d not in dims)
     order = (*dims, *rest)
     places, rank = _together(b, indices)
-    at = place_of(dims)
+    at = target_of(dims)
     front = (*range(at, at + rank), *range(at), *range(at + rank, value.ndim))
     made = b.node(
         "ScatterND", b.ops.permute(x, dims=order), places, b.ops.permute(value, dims=front),

@@ -73,7 +73,7 @@ def _parts(array: Array, count: int) -> list[Array]:
 def run(
     cell: Cell, x: Array, states: Sequence[Array], weights: Sequence[Array], sizes: Sizes, reverse: bool
 ) -> tuple[Array, ...]:
-    """(output of every row, final states…, kept parts, [parts beside], states before each row…, other states after each
+    """(output of every row, final states…, kept parts, [extra parts], states before each row…, other states after each
     row…).
 
     `x` is [rows, features], each state [sequences, hidden], `weights` are those of input and state and their biases.
@@ -83,27 +83,27 @@ def run(
     kept = buffer_pool.empty((total, cell.gates * hidden), dtype)
     gemm.matmul(x, of_input.T, kept)
     bias = input_bias if cell.inner_bias else input_bias + state_bias
-    beside = buffer_pool.empty((total, cell.beside * hidden), dtype)
+    extra = buffer_pool.empty((total, cell.extra * hidden), dtype)
     before = [buffer_pool.empty((total, hidden), dtype) for _ in states]
     after = [buffer_pool.empty((total, hidden), dtype) for _ in states]
     finals = [state.copy() for state in states]
     if kept.size and packed.ready(cell, dtype):
-        packed.run_steps(cell, kept, beside, before, after, states, finals, of_state, bias, state_bias, sizes, reverse)
+        packed.run_steps(cell, kept, extra, before, after, states, finals, of_state, bias, state_bias, sizes, reverse)
     else:
         kept += bias
-        _run_by_numpy(cell, kept, beside, before, after, states, finals, of_state, state_bias, sizes, reverse)
-    return (after[0], *finals, kept, *([beside] if cell.beside else []), *before, *after[1:])
+        _run_by_numpy(cell, kept, extra, before, after, states, finals, of_state, state_bias, sizes, reverse)
+    return (after[0], *finals, kept, *([extra] if cell.extra else []), *before, *after[1:])
 
 
 def _run_by_numpy(
-    cell: Cell, kept: Array, beside: Array, before: Sequence[Array], after: Sequence[Array], states: Sequence[Array],
+    cell: Cell, kept: Array, extra: Array, before: Sequence[Array], after: Sequence[Array], states: Sequence[Array],
     finals: Sequence[Array], of_state: Array, state_bias: Array, sizes: Sizes, reverse: bool,
 ) -> None:  # fmt: skip
     """The steps of `run`; `kept` has the projected inputs."""
     loop = step_loop(cell, OF_NUMPY[kept.dtype])
     in_place = _parts(kept, cell.gates)
     read = before[cell.reads : cell.reads + 1] if cell.reads is not None else []
-    written = [*_parts(beside, cell.beside), *after]
+    written = [*_parts(extra, cell.extra), *after]
     biases = [b.reshape(1, -1) for b in np.split(state_bias, cell.gates)] if cell.inner_bias else []
     moved = list(zip(states, before, after, finals, strict=True))
     for start, stop, size, came, source, goes in steps_of(sizes, reverse):
@@ -126,7 +126,7 @@ def pull(
     of_input, of_state = weights[:2]
     total, hidden, dtype = x.shape[0], of_state.shape[1], x.dtype
     kept, *rest = [np.ascontiguousarray(a) for a in made[1 + cell.states :]]
-    beside, before = (rest[0], rest[1:]) if cell.beside else (kept, rest)
+    extra, before = (rest[0], rest[1:]) if cell.extra else (kept, rest)
     # Gradients of a second state after every row.
     of_rows = grads[-1] if cell.states > 1 else None
     g = grads[0]
@@ -139,10 +139,10 @@ def pull(
     read = before[cell.reads] if cell.reads is not None else None
     if kept.size and packed.ready(cell, dtype):
         past = direct[0] if cell.direct else None
-        packed.pull_steps(cell, kept, beside, read, g, of_rows, back, past, dx, da, of_state, sizes, reverse)
+        packed.pull_steps(cell, kept, extra, read, g, of_rows, back, past, dx, da, of_state, sizes, reverse)
     else:
         g = np.zeros((total, hidden), dtype) if g is None else g
-        given = [*_parts(kept, cell.gates), *_parts(beside, cell.beside), *([] if read is None else [read]), g]
+        given = [*_parts(kept, cell.gates), *_parts(extra, cell.extra), *([] if read is None else [read]), g]
         written = [*_parts(dx, cell.gates), *(_parts(da, cell.gates) if cell.inner_bias else [])]
         loop = gradient_loop(cell, OF_NUMPY[dtype])
         for step in reversed(steps_of(sizes, reverse)):
@@ -185,11 +185,11 @@ def pull_recorded(
     back, direct = carried[0], carried[1:] or [m.zeros_like(carried[0])] * cell.direct
     of_rows = grads[-1] if cell.states > 1 else None
     by_start: dict[int, tuple[Any, Any, Any]] = {}
-    for step, ((h, *_), kept, beside, read, _) in zip(reversed(steps), reversed(trail), strict=True):
+    for step, ((h, *_), kept, extra, read, _) in zip(reversed(steps), reversed(trail), strict=True):
         passed = [_rows(m, d, 0, step.size) for d in direct]
         if of_rows is not None:
             passed[0] = passed[0] + _rows(m, of_rows, step.start, step.stop)
-        dx, da, past = cell.gradient(m, kept, beside, read, _rows(m, g, step.start, step.stop),
+        dx, da, past = cell.gradient(m, kept, extra, read, _rows(m, g, step.start, step.stop),
                                   _rows(m, back, 0, step.size), passed)  # fmt: skip
         joined = m.cat(*dx, dim=1)
         of_product = joined if da is None else m.cat(*da, dim=1)
@@ -213,10 +213,10 @@ def run_in_ops(m: Any, cell: Cell, arrays: Sequence[Any], sizes: Sizes, reverse:
     projected, trail, finals = _forward_in_ops(m, cell, x, states, weights, steps)
     if not steps:
         none = _rows(m, states[0], 0, 0)
-        return [none, *states, projected, *[none] * (bool(cell.beside) + 2 * cell.states - 1)]
+        return [none, *states, projected, *[none] * (bool(cell.extra) + 2 * cell.states - 1)]
     by_start = {}
-    for step, (before, kept, beside, _, after) in zip(steps, trail, strict=True):
-        joined = [m.cat(*parts, dim=1) for parts in (kept, beside) if parts]
+    for step, (before, kept, extra, _, after) in zip(steps, trail, strict=True):
+        joined = [m.cat(*parts, dim=1) for parts in (kept, extra) if parts]
         by_start[step.start] = [after[0], *joined, *before, *after[1:]]
     columns = [m.cat(*column, dim=0) for column in zip(*[by_start[s] for s in sorted(by_start)], strict=True)]
     return [columns[0], *finals, *columns[1:]]
@@ -225,7 +225,7 @@ def run_in_ops(m: Any, cell: Cell, arrays: Sequence[Any], sizes: Sizes, reverse:
 def _forward_in_ops(
     m: Any, cell: Cell, x: Any, states: Sequence[Any], weights: Sequence[Any], steps: Sequence[Step]
 ) -> tuple[Any, list[Any], list[Any]]:
-    """The projected input; for each step (states before, kept, beside, what it reads, states after); the end states."""
+    """The projected input; for each step (states before, kept, extra, what it reads, states after); the end states."""
     of_input, of_state, input_bias, state_bias = weights
     projected = m.linear(x, of_input, input_bias)
     transposed = m.permute(of_state, dims=(1, 0))
@@ -234,9 +234,9 @@ def _forward_in_ops(
         before = [_rows(m, s, 0, step.size) for s in current]
         a = m.matmul(before[0], transposed) + state_bias
         read = [] if cell.reads is None else [before[cell.reads]]
-        kept, beside, after = cell.step(m, _columns(m, _rows(m, projected, step.start, step.stop), cell.gates),
+        kept, extra, after = cell.step(m, _columns(m, _rows(m, projected, step.start, step.stop), cell.gates),
                                         _columns(m, a, cell.gates), read)  # fmt: skip
-        trail.append((before, kept, beside, read, after))
+        trail.append((before, kept, extra, read, after))
         current = [_over(m, s, new, step.size) for s, new in zip(current, after, strict=True)]
     return projected, trail, current
 

@@ -18,8 +18,8 @@ class Cell:
     """What one step computes, as formulas over `m` (expressions of a loop, or ops) that stand for each element.
 
     `step(m, x, a, before)`: from the parts of the projected input and of the projected state, and the state it reads,
-    to (parts kept in the input's place, parts kept beside them, the states after the step).
-    `gradient(m, kept, beside, before, g, back, direct)`: from what was kept, the gradient of the output, and what comes
+    to (parts kept in the input's place, extra parts that are kept too, the states after the step).
+    `gradient(m, kept, extra, before, g, back, direct)`: from what was kept, the gradient of the output, and what comes
     back from the next step through the product (`back`) and past it (`direct`, a tuple of one or none), to (gradients
     of the parts of x, those of the parts of a or None where they are the same, the new `direct`).
     """
@@ -29,11 +29,11 @@ class Cell:
     states: int
     step: Callable[..., tuple[Parts, Parts, Parts]]
     gradient: Callable[..., tuple[Parts, Parts | None, Parts]]
-    # Parts kept beside those in the input's place.
-    beside: int = 0
+    # How many further parts are kept.
+    extra: int = 0
     # The state that a step reads apart from its product: its number, or None.
     reads: int | None = None
-    # The bias of the state belongs to the product itself; else it is added to the input's bias beforehand.
+    # Is the bias of the state added to the product itself? Else it is added to the bias of the input.
     inner_bias: bool = False
 
     @property
@@ -65,8 +65,8 @@ def step_loop(cell: Cell, dtype: str) -> Loop:
     x, a, rest = loads[: cell.gates], loads[cell.gates : 2 * cell.gates], loads[2 * cell.gates :]
     if cell.inner_bias:
         a = [part + bias for part, bias in zip(a, rest[cell.direct :], strict=True)]
-    kept, beside, after = cell.step(InLoops, x, a, rest[: cell.direct])
-    return elementwise(f"{cell.name}_step", [dtype] * len(loads), *kept, *beside, *after)
+    kept, extra, after = cell.step(InLoops, x, a, rest[: cell.direct])
+    return elementwise(f"{cell.name}_step", [dtype] * len(loads), *kept, *extra, *after)
 
 
 def states_loop(cell: Cell, dtype: str) -> Loop:
@@ -84,9 +84,9 @@ def states_loop(cell: Cell, dtype: str) -> Loop:
 
 def gradient_loop(cell: Cell, dtype: str) -> Loop:
     """The gradient of a step."""
-    kept, beside = cell.gates, cell.gates + cell.beside
-    loads = [load(i, dtype) for i in range(beside + 2 * cell.direct + 2)]
-    before, (g, back), direct = (loads[beside : beside + cell.direct], loads[beside + cell.direct :][:2],
-                                 loads[beside + cell.direct + 2 :])  # fmt: skip
-    dx, da, past = cell.gradient(InLoops, loads[:kept], loads[kept:beside], before, g, back, direct)
+    kept, extra = cell.gates, cell.gates + cell.extra
+    loads = [load(i, dtype) for i in range(extra + 2 * cell.direct + 2)]
+    before, (g, back), direct = (loads[extra : extra + cell.direct], loads[extra + cell.direct :][:2],
+                                 loads[extra + cell.direct + 2 :])  # fmt: skip
+    dx, da, past = cell.gradient(InLoops, loads[:kept], loads[kept:extra], before, g, back, direct)
     return elementwise(f"{cell.name}_gradient", [dtype] * len(loads), *dx, *(da or ()), *past)

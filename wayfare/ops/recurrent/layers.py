@@ -39,7 +39,7 @@ def _lstm_step(m: Any, x: Any, a: Any, before: Any) -> Any:
     return (i, f, g, o), (), (o * m.tanh(c), c)
 
 
-def _lstm_gradient(m: Any, kept: Any, _beside: Any, before: Any, g: Any, back: Any, direct: Any) -> Any:
+def _lstm_gradient(m: Any, kept: Any, _extra: Any, before: Any, g: Any, back: Any, direct: Any) -> Any:
     i, f, candidate, o = kept
     t = m.tanh(f * before[0] + i * candidate)
     dh = g + back
@@ -54,13 +54,13 @@ def _gru_step(m: Any, x: Any, a: Any, before: Any) -> Any:
     return (r, z, n), (a[2],), (n + z * (before[0] - n),)
 
 
-def _gru_gradient(m: Any, kept: Any, beside: Any, before: Any, g: Any, back: Any, direct: Any) -> Any:
+def _gru_gradient(m: Any, kept: Any, extra: Any, before: Any, g: Any, back: Any, direct: Any) -> Any:
     r, z, n = kept
     dh = g + back + direct[0]
     past = dh * z
     dn = (dh - past) * (1 - n * n)
     dz = past * (1 - z) * (before[0] - n)
-    dr = dn * beside[0] * r * (1 - r)
+    dr = dn * extra[0] * r * (1 - r)
     return (dr, dz, dn), (dr, dz, dn * r), (past,)
 
 
@@ -69,7 +69,7 @@ def _tanh_step(m: Any, x: Any, a: Any, before: Any) -> Any:
     return (h,), (), (h,)
 
 
-def _tanh_gradient(m: Any, kept: Any, _beside: Any, _before: Any, g: Any, back: Any, _direct: Any) -> Any:
+def _tanh_gradient(m: Any, kept: Any, _extra: Any, _before: Any, g: Any, back: Any, _direct: Any) -> Any:
     return ((g + back) * (1 - kept[0] * kept[0]),), None, ()
 
 
@@ -78,7 +78,7 @@ def _relu_step(m: Any, x: Any, a: Any, before: Any) -> Any:
     return (h,), (), (h,)
 
 
-def _relu_gradient(m: Any, kept: Any, _beside: Any, _before: Any, g: Any, back: Any, _direct: Any) -> Any:
+def _relu_gradient(m: Any, kept: Any, _extra: Any, _before: Any, g: Any, back: Any, _direct: Any) -> Any:
     return (m.gate(g + back, kept[0] != 0),), None, ()
 
 
@@ -116,7 +116,7 @@ def _reference(cell: Cell, compute: Callable[..., Any]) -> Callable[..., Any]:
         *states, of_input, of_state, input_bias, state_bias = others
         total, hidden = x.shape[0], of_state.shape[1]
         out, kept = np.zeros((total, hidden)), np.zeros((total, cell.gates * hidden))
-        beside = [np.zeros((total, hidden)) for _ in range(cell.beside)]
+        extra = [np.zeros((total, hidden)) for _ in range(cell.extra)]
         before, finals = [np.zeros((total, hidden)) for _ in states], [s.copy() for s in states]
         later = [np.zeros((total, hidden)) for _ in states[1:]]
         starts = np.cumsum([0, *sizes])
@@ -129,11 +129,11 @@ def _reference(cell: Cell, compute: Callable[..., Any]) -> Callable[..., Any]:
                 out[row] = after[0]
                 for target, value in zip(later, after[1:], strict=True):
                     target[row] = value
-                for target, value in zip([*beside, *before], [*more, *current], strict=True):
+                for target, value in zip([*extra, *before], [*more, *current], strict=True):
                     target[row] = value
                 for final, value in zip(finals, after, strict=True):
                     final[s] = value
-        return [out, *finals, kept, *beside, *before, *later]
+        return [out, *finals, kept, *extra, *before, *later]
 
     return reference
 
@@ -170,18 +170,18 @@ CELLS: list[Cell] = []
 
 
 def _record(cell: Cell, compute: Callable[..., Any], around: int, workspace: int = 0) -> Op:
-    """The record of a cell; `around` is how many operations a step is beside its products, for each number."""
+    """The record of a cell; `around` is how many operations a step is apart from its products, for each number."""
     count = cell.states
-    reads = tuple(range(1 + count, 2 + 2 * count + (1 if cell.beside else 0)))
+    reads = tuple(range(1 + count, 2 + 2 * count + (1 if cell.extra else 0)))
     outputs = reads[-1] + count
     differentiable = (*range(1 + count), *range(1 + reads[-1], outputs))
 
     def infer(*specs: Spec, sizes: Sizes, reverse: bool) -> tuple[Spec, ...]:
         _check(cell, specs, sizes)
         dtype, total, hidden = specs[0].dtype, specs[0].shape[0], specs[1].shape[1]
-        rows, beside = Spec((total, hidden), dtype), Spec((total, cell.beside * hidden), dtype)
+        rows, extra = Spec((total, hidden), dtype), Spec((total, cell.extra * hidden), dtype)
         kept = Spec((total, cell.gates * hidden), dtype)
-        return (rows, *specs[1 : 1 + count], kept, *([beside] if cell.beside else []), *[rows] * (2 * count - 1))
+        return (rows, *specs[1 : 1 + count], kept, *([extra] if cell.extra else []), *[rows] * (2 * count - 1))
 
     def forward(*arrays: Array, sizes: Sizes, reverse: bool) -> tuple[Array, ...]:
         _check(cell, [spec_of(a) for a in arrays], sizes)
@@ -235,6 +235,6 @@ def _record(cell: Cell, compute: Callable[..., Any], around: int, workspace: int
 
 
 _record(Cell("lstm_sequence", 4, 2, _lstm_step, _lstm_gradient, reads=1), _lstm_cell, 13, workspace=1)
-_record(Cell("gru_sequence", 3, 1, _gru_step, _gru_gradient, beside=1, reads=0, inner_bias=True), _gru_cell, 12)
+_record(Cell("gru_sequence", 3, 1, _gru_step, _gru_gradient, extra=1, reads=0, inner_bias=True), _gru_cell, 12)
 _record(Cell("rnn_tanh_sequence", 1, 1, _tanh_step, _tanh_gradient), _plain(np.tanh), 2)
 _record(Cell("rnn_relu_sequence", 1, 1, _relu_step, _relu_gradient), _plain(lambda x: np.maximum(x, 0)), 2)

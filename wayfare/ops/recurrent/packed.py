@@ -38,18 +38,18 @@ def _forward(cell: Cell, dtype: str, _lanes: int) -> Routine:
     loads = [load(i, dtype) for i in range(count + cell.direct)]
     # Minus zero is the number that changes nothing when it is added.
     product = loads[cell.gates : count] or [const(-0.0, dtype)] * cell.gates
-    kept, beside, after = cell.step(InLoops, loads[: cell.gates], product, loads[count:])
-    formula = StepFormula(cell.name, dtype, cell.gates, cell.inner_bias, cell.reads, kept, beside, after)
+    kept, extra, after = cell.step(InLoops, loads[: cell.gates], product, loads[count:])
+    formula = StepFormula(cell.name, dtype, cell.gates, cell.inner_bias, cell.reads, kept, extra, after)
     return Routine(f"{cell.name}_steps_{dtype}", write_forward, formula)
 
 
 @lru_cache(maxsize=64)
 def _backward(cell: Cell, dtype: str, _lanes: int) -> Routine:
-    own = cell.gates + cell.beside
+    own = cell.gates + cell.extra
     loads = [load(i, dtype) for i in range(own + 2 * cell.direct + 2)]
     read, (g, back, *direct) = loads[own : own + cell.direct], loads[own + cell.direct :]
     dx, da, past = cell.gradient(InLoops, loads[: cell.gates], loads[cell.gates : own], read, g, back, direct)
-    formula = GradientFormula(cell.name, dtype, cell.gates, cell.beside, cell.direct, dx, da or (), past)
+    formula = GradientFormula(cell.name, dtype, cell.gates, cell.extra, cell.direct, dx, da or (), past)
     return Routine(f"{cell.name}_gradients_{dtype}", write_backward, formula)
 
 
@@ -104,7 +104,7 @@ def packed_weight(of_state: Array, gates: int) -> Array:
 
 
 def run_steps(
-    cell: Cell, kept: Array, beside: Array, before: Sequence[Array], after: Sequence[Array], states: Sequence[Array],
+    cell: Cell, kept: Array, extra: Array, before: Sequence[Array], after: Sequence[Array], states: Sequence[Array],
     finals: Sequence[Array], of_state: Array, bias: Array, state_bias: Array, sizes: Sizes, reverse: bool,
 ) -> None:  # fmt: skip
     """All steps. `kept` has the projected inputs, without bias; the parts that are kept are written in their place."""
@@ -112,7 +112,7 @@ def run_steps(
     held = [packed_weight(of_state, cell.gates), np.ascontiguousarray(bias), np.ascontiguousarray(state_bias)]
     first_states = [np.ascontiguousarray(state) for state in states]
     weights, biases, state_biases = map(address_of, held)
-    whole = [address_of(kept), address_of(beside)]
+    whole = [address_of(kept), address_of(extra)]
     rows = [(address_of(b), address_of(a)) for b, a in zip(before, after, strict=True)]
     by_sequence = [(address_of(s), address_of(f)) for s, f in zip(first_states, finals, strict=True)]
     step = hidden * kept.dtype.itemsize
@@ -127,7 +127,7 @@ def run_steps(
 
 
 def pull_steps(
-    cell: Cell, kept: Array, beside: Array, read: Array | None, g: Array | None, of_rows: Array | None, back: Array,
+    cell: Cell, kept: Array, extra: Array, read: Array | None, g: Array | None, of_rows: Array | None, back: Array,
     direct: Array | None, dx: Array, da: Array, of_state: Array, sizes: Sizes, reverse: bool,
 ) -> None:  # fmt: skip
     """The gradients of all steps: `dx` and `da` are written, `back` and `direct` become those of the first states."""
@@ -141,7 +141,7 @@ def pull_steps(
     for first, _, table in parts:
         skip = first * hidden * size
         words += [
-            address_of(table), len(table), address_of(kept), address_of(beside), address_of(weight), hidden,
+            address_of(table), len(table), address_of(kept), address_of(extra), address_of(weight), hidden,
             0 if read is None else address_of(read), address_of(rows[0]), steps[0], address_of(rows[1]), steps[1],
             address_of(back) + skip, 0 if direct is None else address_of(direct) + skip, address_of(dx), address_of(da),
         ]  # fmt: skip

@@ -100,7 +100,7 @@ def _place_reference(sign: int) -> Any:
 
 for _name, _find, _sign in (("argmax", np.argmax, 1), ("argmin", np.argmin, -1)):
     reduction(
-        _name, loop_reduction=_name, onnx=rules.place_of(largest=_sign > 0), forward=_place(_find), vjp=None,
+        _name, loop_reduction=_name, onnx=rules.target_of(largest=_sign > 0), forward=_place(_find), vjp=None,
         dtype=lambda dtype: int64, samples=_place_samples, reference=_place_reference(_sign), empty=False,
     )  # fmt: skip
 

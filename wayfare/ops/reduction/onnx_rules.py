@@ -58,7 +58,7 @@ def _ordered(b: Any, x: Any, largest: bool) -> Any:
     return b.ops.where(b.node("IsNaN", x), math.inf if largest else -math.inf, bounded)
 
 
-def place_of(largest: bool) -> Callable[..., Any]:
+def target_of(largest: bool) -> Callable[..., Any]:
     """argmax and argmin: the first of equal elements; NaN counts as the extreme."""
 
     def rule(b: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
@@ -74,7 +74,7 @@ def extreme_at(largest: bool) -> Callable[..., Any]:
     """The extreme value and its index."""
 
     def rule(b: Any, x: Any, *, dim: int, keepdim: bool) -> Any:
-        place = place_of(largest)(b, x, dim=(dim,), keepdim=True)
+        place = target_of(largest)(b, x, dim=(dim,), keepdim=True)
         value = b.node("GatherElements", x, place, axis=dim)
         if keepdim:
             return value, place

@@ -1,6 +1,6 @@
-"""Where plans and fused programs run: how arrays are made, viewed and copied there, and what runs loops there.
+"""What plans and fused programs run on: how arrays are made, viewed and copied there, and what runs loops.
 
-`HOST` is NumPy's memory and native command lists. Every other device has a `DevicePlace` over its backend.
+`HOST` is the CPU: NumPy's arrays and native command lists. Any other device has a `DeviceTarget` over its `Backend`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Shape = tuple[int, ...]
 Forward = Callable[..., Any]
 
 
-class Place:
+class Target:
     """The CPU. Arrays are NumPy's."""
 
     # The class of arrays that a run takes. Native code reads the memory of the array object, so subclasses do not do.
@@ -149,11 +149,11 @@ class _Window:
         }  # fmt: skip
 
 
-HOST = Place()
+HOST = Target()
 _NOTHING = nullcontext()
 
 
-class DevicePlace(Place):
+class DeviceTarget(Target):
     """A device that is not the CPU."""
 
     native = False
@@ -162,7 +162,6 @@ class DevicePlace(Place):
         self._backend, self._device = backend, device
         self.array, self.ops = backend.array, backend.ops
         self.has_kernels = lambda: backend.has_kernels
-
 
     def active(self) -> AbstractContextManager[Any]:
         """A `with` block in which the device is the current one."""
@@ -255,11 +254,11 @@ class DevicePlace(Place):
         return self._backend.view(array, shape, array.dtype, 0, (*missing, *strides))
 
 
-_PLACES: dict[tuple[Backend, Device], DevicePlace] = {}
+_TARGETS: dict[tuple[Backend, Device], DeviceTarget] = {}
 
 
-def place_of(samples: Sequence[Any]) -> Place:
-    """Where a plan for these arrays runs: on the device that some of them are on."""
+def target_of(samples: Sequence[Any]) -> Target:
+    """What a plan for these arrays runs on: the device that some of them are on, else the CPU."""
     if not BACKENDS:
         return HOST
     there = next((a for a in samples if a.__class__ in BACKENDS), None)
@@ -267,7 +266,7 @@ def place_of(samples: Sequence[Any]) -> Place:
         return HOST
     backend = BACKENDS[there.__class__]
     key = (backend, backend.device_of(there))
-    found = _PLACES.get(key)
+    found = _TARGETS.get(key)
     if found is None:
-        found = _PLACES[key] = DevicePlace(*key)
+        found = _TARGETS[key] = DeviceTarget(*key)
     return found
