@@ -117,6 +117,14 @@ def test_a_weight_is_cast_once_in_a_block_and_again_when_it_was_written():
         assert (x @ weight).abs().max() == 0 and before.abs().max() > 0
 
 
+def test_a_weight_with_another_array_is_cast_again():
+    weight = wf.ones(4, 4, requires_grad=True)
+    with wf.autocast("cpu"):
+        assert (wf.ones(1, 4) @ weight)[0, 0] == 4
+        weight.data = wf.full((4, 4), 2.0)  # nothing was written
+        assert (wf.ones(1, 4) @ weight)[0, 0] == 8
+
+
 def test_a_weight_cast_under_no_grad_does_not_lose_the_gradient():
     weight, x = wf.randn(4, 4, requires_grad=True), wf.randn(4, 4)
     with wf.autocast("cpu"):

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from wayfare.core.autocast import Autocast, is_eligible
+from wayfare.core.autocast import DEFAULTS, Autocast, is_eligible
 from wayfare.core.autocast import cast_inputs as cast_inputs_of
 from wayfare.core.dispatch import apply1
 from wayfare.core.errors import ArgumentTypeError
 from wayfare.core.mode import STATE, UNUSUAL, changed_mode, current, set_mode
 from wayfare.core.pytree import flatten, rebuild
-from wayfare.core.spec import NARROW, DType, as_dtype, bfloat16, float16
+from wayfare.core.spec import NARROW, DType, as_dtype
 from wayfare.core.tensor import Tensor
 
 __all__ = [
@@ -26,17 +25,6 @@ __all__ = [
 F = TypeVar("F", bound=Callable[..., Any])
 
 _DEVICES = ("cpu", "cuda")
-
-
-class _Defaults(threading.local):
-    """What a block of autocast takes where it says nothing, in this thread."""
-
-    def __init__(self) -> None:
-        self.dtypes: dict[str, DType] = {"cpu": bfloat16, "cuda": float16}
-        self.caches = True
-
-
-_DEFAULTS = _Defaults()
 
 
 def _device(op: str, device_type: Any) -> str:
@@ -79,8 +67,8 @@ class autocast(changed_mode):
         super().__init__()
 
     def __enter__(self) -> autocast:
-        dtype = (self._dtype or _DEFAULTS.dtypes[self._kind]) if self._enabled else None
-        caches = _DEFAULTS.caches if self._cache_enabled is None else self._cache_enabled
+        dtype = (self._dtype or DEFAULTS.dtypes[self._kind]) if self._enabled else None
+        caches = DEFAULTS.caches if self._cache_enabled is None else self._cache_enabled
         self._changes = {"autocast": _with(self._kind, dtype, caches)}
         super().__enter__()
         return self
@@ -114,33 +102,33 @@ def get_autocast_dtype(device_type: str) -> DType:
     """The narrow dtype of autocast for a kind of device."""
     kind = _device("get_autocast_dtype", device_type)
     state = current().autocast
-    return _DEFAULTS.dtypes[kind] if state is None else state.dtypes.get(kind, _DEFAULTS.dtypes[kind])
+    return DEFAULTS.dtypes[kind] if state is None else state.dtypes.get(kind, DEFAULTS.dtypes[kind])
 
 
 def set_autocast_enabled(device_type: str, enabled: bool) -> None:
     """Switch autocast on or off in this thread, until the block around ends."""
     kind = _device("set_autocast_enabled", device_type)
     dtype = get_autocast_dtype(kind) if enabled else None
-    set_mode(current().replace(autocast=_with(kind, dtype, _DEFAULTS.caches)))
+    set_mode(current().replace(autocast=_with(kind, dtype, DEFAULTS.caches)))
 
 
 def set_autocast_dtype(device_type: str, dtype: Any) -> None:
     """The narrow dtype that autocast takes from now on in this thread where a block names none."""
     kind, found = _device("set_autocast_dtype", device_type), _narrow("set_autocast_dtype", dtype)
-    _DEFAULTS.dtypes[kind] = found
+    DEFAULTS.change(DEFAULTS.dtypes | {kind: found}, DEFAULTS.caches)
     if is_autocast_enabled(kind):
-        set_mode(current().replace(autocast=_with(kind, found, _DEFAULTS.caches)))
+        set_mode(current().replace(autocast=_with(kind, found, DEFAULTS.caches)))
 
 
 def is_autocast_cache_enabled() -> bool:
     """Is a weight cast only once in a block?"""
     state = current().autocast
-    return _DEFAULTS.caches if state is None else state.caches
+    return DEFAULTS.caches if state is None else state.caches
 
 
 def set_autocast_cache_enabled(enabled: bool) -> None:
     """Cast a weight only once in a block, or each time it is used."""
-    _DEFAULTS.caches = bool(enabled)
+    DEFAULTS.change(DEFAULTS.dtypes, bool(enabled))
     state = current().autocast
     if state is not None:
         state.caches = bool(enabled)

@@ -12,6 +12,7 @@ from typing import Any
 from wayfare.compiler.record.effects import Variable, values_of
 from wayfare.compiler.record.overlap import relations
 from wayfare.compiler.structure import OBJECT, Opaque, take_apart
+from wayfare.core.autocast import DEFAULTS as AUTOCAST_DEFAULTS
 from wayfare.core.buffer_pool import owns_memory
 from wayfare.core.device import memory_key
 from wayfare.core.mode import Mode
@@ -80,10 +81,11 @@ class Signature:
 
 
 def state_of(mode: Mode | None) -> Any:
-    """The modes that a recording depends on: grad mode, inference mode, default dtype, autocast."""
+    """The modes that a recording depends on: grad mode, inference mode, default dtype, autocast and its defaults."""
     if mode is None:
-        return True, False, default_dtype(), None
-    return mode.grad, mode.inference, default_dtype(), None if mode.autocast is None else mode.autocast.key
+        return True, False, default_dtype(), None, AUTOCAST_DEFAULTS.key
+    autocast = None if mode.autocast is None else mode.autocast.key
+    return mode.grad, mode.inference, default_dtype(), autocast, AUTOCAST_DEFAULTS.key
 
 
 def _layouts(tensors: Sequence[Tensor], objects: list[Any]) -> tuple[Any, Any]:

@@ -6,12 +6,13 @@ Each record says it by its field `autocast`: a policy for the CPU and one for CU
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 from wayfare.core.mode import current
 from wayfare.core.op import REGISTRY
-from wayfare.core.spec import DType, float32, float64
+from wayfare.core.spec import DType, bfloat16, float16, float32, float64
 from wayfare.core.write_clock import version
 
 # Policies of records, on the CPU and on CUDA.
@@ -23,6 +24,22 @@ LOWER_ON_CUDA = ("", "lower")
 WIDEST_ON_CUDA = ("", "widest")
 
 
+class _Defaults(threading.local):
+    """What a block of autocast takes where it says nothing, in this thread."""
+
+    def __init__(self) -> None:
+        self.change({"cpu": bfloat16, "cuda": float16}, True)
+
+    def change(self, dtypes: dict[str, DType], caches: bool) -> None:
+        """Set all of them."""
+        self.dtypes, self.caches = dtypes, caches
+        # What a recording depends on, since its function may open a block, or ask for these.
+        self.key = (caches, *dtypes.values())
+
+
+DEFAULTS = _Defaults()
+
+
 class Autocast:
     """What autocast does in a thread. A mode has one while it is on for some kind of device."""
 
@@ -32,13 +49,18 @@ class Autocast:
         # The narrow dtype for each kind of device that autocast is on for.
         self.dtypes = dtypes
         self.caches = caches
-        # Weights that were cast in the outermost block: (weight, its version, the cast). One cast means one gradient.
-        self._casts: dict[Any, tuple[Any, int, Any]] = {} if casts is None else casts
+        # Weights that were cast in the outermost block: (weight, its array and the version of that, the cast). One cast
+        # means one gradient.
+        self._casts: dict[Any, tuple[Any, Any, int, Any]] = {} if casts is None else casts
 
     @property
     def key(self) -> Any:
         """What a recording depends on."""
-        return tuple(self.dtypes.items())
+        return (self.caches, *self.dtypes.items())
+
+    def fresh(self) -> Autocast:
+        """The same, with no weight cast so far."""
+        return Autocast(self.dtypes, self.caches)
 
     def changed(self, kind: str, dtype: DType | None, caches: bool) -> Autocast | None:
         """The same with another dtype for a kind of device (None: off); None if it is on for none."""
@@ -62,10 +84,10 @@ class Autocast:
             return run(REGISTRY["cast"], t, {"dtype": dtype})
         key = (id(t), dtype, mode.grad)
         known = self._casts.get(key)
-        if known is not None and known[0] is t and known[1] == version(t._array):
-            return known[2]
+        if known is not None and known[0] is t and known[1] is t._array and known[2] == version(t._array):
+            return known[3]
         made = run(REGISTRY["cast"], t, {"dtype": dtype})
-        self._casts[key] = (t, version(t._array), made)
+        self._casts[key] = (t, t._array, version(t._array), made)
         return made
 
 

@@ -7,6 +7,7 @@ a wrong plan is found without doing harm.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from wayfare.compiler.record.recording import Output, Recording
 from wayfare.compiler.replay.entry import Entry, Progress
 from wayfare.compiler.structure import ITEM, put_together, take_apart
 from wayfare.core.device import BACKENDS, to_host
+from wayfare.core.mode import changed_mode, current
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import raw_ops
 from wayfare.core.tensor import Tensor
@@ -122,7 +124,8 @@ class SelfCheck:
         """
         start = tick()
         began = perf_counter()
-        result = python()
+        with _new_casts():
+            result = python()
         seconds = perf_counter() - began
         try:
             self._compare(result, start)
@@ -197,6 +200,12 @@ class SelfCheck:
         if source.kind == "captured":
             return self._entry.guards.seen.name_of(source.what) or "a captured tensor"
         return self._name(source.what)
+
+
+def _new_casts() -> AbstractContextManager[Any]:
+    """Under autocast: Python casts weights itself, so that its gradients go all the way to them."""
+    state = current().autocast
+    return nullcontext() if state is None else changed_mode(autocast=state.fresh())
 
 
 def _seed(shape: tuple[int, ...], dtype: Any) -> Array:

@@ -23,6 +23,7 @@ from wayfare.compiler.replay.fast_end import EndWriter, Unsuited, is_plain_end
 from wayfare.compiler.replay.native_tree import NativeTree
 from wayfare.compiler.signature import is_plain
 from wayfare.compiler.structure import PLAIN
+from wayfare.core.autocast import DEFAULTS as AUTOCAST_DEFAULTS
 from wayfare.core.spec import default_dtype
 from wayfare.core.tensor import Tensor
 from wayfare.core.write_clock import owner_of
@@ -78,7 +79,8 @@ class FastPath:
         self._native = native
         self._values: dict[str, Any] = {
             "MISS": MISS, "Tensor": Tensor, "ndarray": np.ndarray, "owner_of": owner_of,
-            "default_dtype": default_dtype, "is_plain": is_plain, "entry": entry, "guards": entry.guards,
+            "default_dtype": default_dtype, "autocast": AUTOCAST_DEFAULTS, "is_plain": is_plain, "entry": entry,
+            "guards": entry.guards,
         }  # fmt: skip
         self._objects = {id(x) for x in objects}
         self._lines: list[str] = []
@@ -177,7 +179,7 @@ class FastPath:
 
     def _test_outside(self, state: Any) -> None:
         """Generate tests of modes, guards, captured tensors and the plan."""
-        grad, inference, dtype, autocast = state
+        grad, inference, dtype, autocast, defaults = state
         modes = f"mode.grad is {grad} and mode.inference is {inference}"
         if autocast is None:
             modes += " and mode.autocast is None"
@@ -186,7 +188,8 @@ class FastPath:
         ordinary = grad and not inference and autocast is None
         self._miss_unless(
             f"(mode is None or ({modes}))" if ordinary else f"mode is not None and {modes}",
-            f"default_dtype() is {self._name(dtype)}", f"entry.version == {self.version}", "guards.holds()",
+            f"default_dtype() is {self._name(dtype)}", f"autocast.key == {self._name(defaults)}",
+            f"entry.version == {self.version}", "guards.holds()",
         )  # fmt: skip
         tests = []
         for number, captured in enumerate(self.entry.captured):
