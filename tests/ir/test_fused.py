@@ -313,3 +313,16 @@ def test_an_output_that_is_not_used_gives_no_gradient():
     (first,) = wf.autograd.grad(wf.fused(two)(x)[0], x, create_graph=True)
     (second,) = wf.autograd.grad(first.sum(), x)
     assert second.isfinite().all()
+
+
+def test_the_gradient_of_a_slice_goes_through_a_product_if_an_output_is_not_used():
+    """The slope of the unused output is infinite, so the gradient is computed op by op: there that of a slice is sparse."""
+
+    def two(x, w):
+        a, b = (x @ w).chunk(2, -1)
+        return a.tanh(), (b * 1e3).exp()
+
+    x, w = (wf.ones(*shape, requires_grad=True, dtype=wf.float64) for shape in ((3, 4), (4, 6)))
+    wanted = wf.autograd.grad(two(x, w)[0].sum(), [x, w])
+    for mine, its in zip(wf.autograd.grad(wf.fused(two)(x, w)[0].sum(), [x, w]), wanted, strict=True):
+        wf.testing.assert_close(mine, its)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from wayfare.codegen.routines.rows import Rows
 from wayfare.core.device import BACKENDS, as_array, copied
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import REGISTRY, Op, joint, raw_ops
@@ -328,7 +329,8 @@ def by_ops(
             # The op that uses it converts it to its own type of operand.
             known[step.outputs[0]] = array if step.name == "number" else what
             continue
-        inputs = tuple(known[v] for v in step.inputs)
+        # The gradient of a slice is sparse, but what computes with it wants an array.
+        inputs = tuple(x.dense() if x.__class__ is Rows else x for x in [known[v] for v in step.inputs])
         flags = tuple(bool(batched and batched.get(v)) for v in step.inputs)
         attrs = evaluated(step.attrs, symbols)
         if step.op is STOP:
