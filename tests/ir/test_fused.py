@@ -326,3 +326,12 @@ def test_the_gradient_of_a_slice_goes_through_a_product_if_an_output_is_not_used
     wanted = wf.autograd.grad(two(x, w)[0].sum(), [x, w])
     for mine, its in zip(wf.autograd.grad(wf.fused(two)(x, w)[0].sum(), [x, w]), wanted, strict=True):
         wf.testing.assert_close(mine, its)
+
+
+def test_what_only_an_unused_output_depends_on_has_no_gradient():
+    x, a, b = (wf.ones(3, 3, requires_grad=True) for _ in range(3))
+    fused(lambda x, a, b: ((x @ a).tanh(), (x.detach() @ b).sin()))(x, a, b)[0].sum().backward()
+    assert a.grad is not None and b.grad is None
+    x.grad = None
+    fused(lambda x, a, b: ((x @ a).tanh(), (x.detach() @ b).sin()))(x, a, b)[1].sum().backward()
+    assert x.grad is None and b.grad is not None

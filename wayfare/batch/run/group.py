@@ -149,6 +149,18 @@ class Group:
         """A flag for each row of one of its inputs, from flags for the calls."""
         return flags
 
+    def reached_rows(self, number: int, by_call: Array | None) -> Array | None:
+        """A flag for each row of an input: whether a gradient reaches it from the results of the calls that `by_call`
+        (calls × results) says. None: from all to all."""
+        if by_call is None:
+            return None
+        signature = self.signature
+        reach = getattr(signature.target, "reach", None)
+        if reach is not None and not reach().all():
+            rows = [i for i, shared in enumerate(signature.pattern) if shared is None]
+            by_call = by_call & reach()[rows[number]]
+        return self.of_input(number, np.any(by_call, axis=1))
+
     def mark_before(self, rows: Array) -> None:
         """Mark the rows of this group that marked rows of it are computed from: there are none."""
 

@@ -32,7 +32,7 @@ class RowPlan:
 
     __slots__ = (
         "_layouts", "all_inputs", "backward", "backward_inputs", "factors", "forward", "grads", "kept_shared",
-        "lasting", "outs", "row_places", "row_sources", "shared", "shared_needs",
+        "lasting", "outs", "reached_by", "row_places", "row_sources", "shared", "shared_needs",
     )  # fmt: skip
 
     def __init__(self, signature: Signature, rows: Sequence[Row], needs: tuple[bool, ...]) -> None:
@@ -54,6 +54,8 @@ class RowPlan:
             raise Unsuited
         record = traced.record
         self.outs = len(signature.outs)
+        # For each input, whether it gets a gradient from those of the outputs.
+        self.reached_by = record.reached_by
         # The numbers of the row inputs among all.
         row_inputs = [i for i, t in enumerate(signature.pattern) if t is None]
         # Tensors that all rows share, by number of the input.

@@ -18,7 +18,7 @@ from wayfare.core.symbolic_sizes import evaluated, formula_of, symbols_in, value
 from wayfare.ir.flops import traced_flops
 from wayfare.ir.fuse.bound import Bound
 from wayfare.ir.fuse.program import FusedProgram
-from wayfare.ir.gradient import gradients, needed_from, standing_on
+from wayfare.ir.gradient import gradients, needed_from, reached, standing_on
 from wayfare.ir.graph import Value, in_order, leaf
 from wayfare.ir.lower import Lowering
 from wayfare.ir.place import place_of
@@ -80,6 +80,8 @@ class FusedRecord:
         self.forward = FusedProgram(name, self.inputs, [*lowered, *self.hidden])
         self._copied = _shared(lowered, self.inputs, self.hidden)
         self._bound: dict[Any, Bound] = {}
+        # Which outputs are used → which inputs get a gradient.
+        self._reached: dict[tuple[bool, ...], list[bool]] = {}
         self.op = self._record()
 
     # -- making
@@ -145,6 +147,8 @@ class FusedRecord:
             # A device is not asked whether numbers are finite: that would wait for it.
             if m.works_on_arrays or (complete and any([x.__class__ in BACKENDS for x in grads])):
                 found = self._input_grads(needs, grads, y, inputs, numbers)
+                if not complete:
+                    found = [g if one else None for g, one in zip(found, self.reached_by(grads), strict=True)]
                 if complete or all([x is None or np.isfinite(x).all() for x in found]):
                     return found
                 # Zeros stood for the gradients of unused outputs, and zero times infinity is NaN.
@@ -164,6 +168,14 @@ class FusedRecord:
     def op_outputs(self) -> list[Value]:
         """The outputs of the op: those of the function, and further values that the gradient needs."""
         return [*self.outputs, *self.hidden]
+
+    def reached_by(self, grads: Sequence[Any]) -> list[bool]:
+        """For each input, whether it gets a gradient from those of the outputs; an output that is not used has None."""
+        used = tuple([g is not None for g in grads])
+        if used not in self._reached:
+            outputs = [v for v, one in zip(self.outputs, used, strict=True) if one]
+            self._reached[used] = reached(outputs, self.inputs)
+        return self._reached[used]
 
     @property
     def shares_memory(self) -> bool:
