@@ -275,3 +275,29 @@ def test_the_native_functions_refuse_what_does_not_fit():
         NATIVE.run_rows(layout, codes, 3, 3, 0, (np.zeros((2, 1)),), (), np.zeros(64, np.uint8))
     with pytest.raises(ValueError, match="no code"):
         NATIVE.run_rows(layout, codes, 2, 2, 0, (np.zeros((2, 1)),), (), np.zeros(64, np.uint8))
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_other_data_between_forward_and_backward(native, monkeypatch):
+    """The gradient is that of the values which the calls read, whatever memory the weight has now."""
+    monkeypatch.setattr(row_plan, "AFTER_GROUPS", 0 if native else 10**9)
+    cell, leaves, found = Cell(3, dtype=wf.float64), trees(7, 3, wf.float64, grad=False), []
+    weight = cell.of_children.weight
+    first = weight.detach().clone()
+    for run in (loop, wf.map):
+        for other in (first * 2, (first * 3).T.contiguous().T):
+            weight.data, weight.grad = first, None
+            total = LOSSES["all"](run(lambda tree: reduce(cell, tree), leaves))
+            weight.data = other
+            total.backward()
+            found.append(weight.grad.numpy().copy())
+    alike(found[:2], found[2:], 1e-11)
+
+
+def test_other_data_before_calls_that_must_be_computed_again_is_an_error():
+    cell, leaves = Cell(3, dtype=wf.float64), trees(12, 3, wf.float64, grad=False)
+    leaves[4][0].fill_(float("inf"))
+    results = wf.map(lambda tree: reduce(cell, tree), leaves)
+    cell.of_children.weight.data = wf.randn(9, 6, dtype=wf.float64)
+    with pytest.raises(wf.errors.InPlaceError, match="given other `.data` since"):
+        LOSSES["all"]([result for i, result in enumerate(results) if i != 4]).backward()

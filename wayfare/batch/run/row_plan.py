@@ -101,12 +101,14 @@ class RowPlan:
             self.shared[i] for (kind, i) in record.sources if kind == "input" and i in self.shared
         ]  # fmt: skip
 
-    def arrays_of_shared(self, program: RowProgram, numbers: Sequence[int]) -> list[Array] | None:
+    def arrays_of_shared(
+        self, program: RowProgram, numbers: Sequence[int], held: dict[int, Array]
+    ) -> list[Array] | None:
         """The arrays of shared tensors that a program takes; `numbers` are the inputs' numbers among those of the
-        function. None if they have changed since the plan was made."""
+        function, `held` are the arrays by id of the tensor. None if their layout is not that of the plan."""
         found = []
         for i, turned in program.shared:
-            array = self.shared[numbers[i]]._array
+            array = held[id(self.shared[numbers[i]])]
             if not array.flags.c_contiguous or (array.shape, array.dtype) != self._layouts[numbers[i]]:
                 return None
             found.append(transposed_copy(array) if turned else array)
