@@ -308,3 +308,29 @@ def test_a_plan_computes_with_plain_numbers(monkeypatch):
         places = [place for place in (*program.inputs, *program.outputs) if place is not None]
         numbers = [n for place in places for n in (place.offset, *place.shape, *place.strides)]
         assert {type(n) for n in (*program.arrays, *numbers)} == {int}  # no sizes that remember formulas, which are slow
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_other_data_between_forward_and_backward(native, monkeypatch):
+    """The gradient is that of the values which the calls read, whatever memory the weight has now."""
+    monkeypatch.setattr(row_plan, "AFTER_GROUPS", 0 if native else 10**9)
+    cell, leaves, found = Cell(3, dtype=wf.float64), trees(7, 3, wf.float64, grad=False), []
+    weight = cell.of_children.weight
+    first = weight.detach().clone()
+    for run in (loop, wf.map):
+        for other in (first * 2, (first * 3).T.contiguous().T):
+            weight.data, weight.grad = first, None
+            total = LOSSES["all"](run(lambda tree: reduce(cell, tree), leaves))
+            weight.data = other
+            total.backward()
+            found.append(weight.grad.numpy().copy())
+    alike(found[:2], found[2:], 1e-11)
+
+
+def test_other_data_before_calls_that_must_be_computed_again_is_an_error():
+    cell, leaves = Cell(3, dtype=wf.float64), trees(12, 3, wf.float64, grad=False)
+    leaves[4][0].fill_(float("inf"))
+    results = wf.map(lambda tree: reduce(cell, tree), leaves)
+    cell.of_children.weight.data = wf.randn(9, 6, dtype=wf.float64)
+    with pytest.raises(wf.errors.InPlaceError, match="given other `.data` since"):
+        LOSSES["all"]([result for i, result in enumerate(results) if i != 4]).backward()

@@ -313,3 +313,25 @@ def test_an_output_that_is_not_used_gives_no_gradient():
     (first,) = wf.autograd.grad(wf.fused(two)(x)[0], x, create_graph=True)
     (second,) = wf.autograd.grad(first.sum(), x)
     assert second.isfinite().all()
+
+
+def test_the_gradient_of_a_slice_goes_through_a_product_if_an_output_is_not_used():
+    """The slope of the unused output is infinite, so the gradient is computed op by op: there that of a slice is sparse."""
+
+    def two(x, w):
+        a, b = (x @ w).chunk(2, -1)
+        return a.tanh(), (b * 1e3).exp()
+
+    x, w = (wf.ones(*shape, requires_grad=True, dtype=wf.float64) for shape in ((3, 4), (4, 6)))
+    wanted = wf.autograd.grad(two(x, w)[0].sum(), [x, w])
+    for mine, its in zip(wf.autograd.grad(wf.fused(two)(x, w)[0].sum(), [x, w]), wanted, strict=True):
+        wf.testing.assert_close(mine, its)
+
+
+def test_what_only_an_unused_output_depends_on_has_no_gradient():
+    x, a, b = (wf.ones(3, 3, requires_grad=True) for _ in range(3))
+    fused(lambda x, a, b: ((x @ a).tanh(), (x.detach() @ b).sin()))(x, a, b)[0].sum().backward()
+    assert a.grad is not None and b.grad is None
+    x.grad = None
+    fused(lambda x, a, b: ((x @ a).tanh(), (x.detach() @ b).sin()))(x, a, b)[1].sum().backward()
+    assert x.grad is None and b.grad is not None

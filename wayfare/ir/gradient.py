@@ -55,6 +55,23 @@ def _of_inputs(step: Step, arrived: dict[Value, Value], reached: set[int]) -> Se
             for wanted, rule in zip(needs, op.vjp, strict=True)]  # fmt: skip
 
 
+def reached(outputs: Sequence[Value], wanted: Sequence[Value]) -> list[bool]:
+    """For each wanted leaf, whether it gets a gradient if these outputs get one."""
+    found = set(outputs)
+    stack = [v for v in outputs if v.dtype.kind in FLOAT_KINDS]
+    while stack:
+        v = stack.pop()
+        op = v.step.op
+        if op is None or op.vjp is None:
+            continue
+        for i, x in enumerate(v.step.inputs):
+            has_rule = isinstance(op.vjp, joint) or op.vjp[i] is not None
+            if has_rule and x not in found and x.dtype.kind in FLOAT_KINDS:
+                found.add(x)
+                stack.append(x)
+    return [v in found for v in wanted]
+
+
 def _zeros(v: Value) -> Any:
     return run("expand", leaf("number", 0, (), v.dtype), shape=v.shape)
 

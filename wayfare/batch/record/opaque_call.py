@@ -11,9 +11,11 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 from wayfare.api.fused import Fused, NotFusable, TracedValue, TraceExecutor
 from wayfare.autograd.vmap import map_batch
-from wayfare.batch.record.call import Row, row_of, row_of_array
+from wayfare.batch.record.call import Array, Row, row_of, row_of_array
 from wayfare.batch.record.memory import Memory
 from wayfare.batch.record.module_call import UsersCode
 from wayfare.batch.record.owner_table import table_of
@@ -27,6 +29,7 @@ from wayfare.core.pytree import TENSOR, flatten, only_tensors, rebuild
 from wayfare.core.stand_in import StandIn, stand_in
 from wayfare.core.tensor import Tensor
 from wayfare.ir.fuse.record import by_ops
+from wayfare.ir.gradient import reached
 from wayfare.ir.graph import Value, leaf
 
 if TYPE_CHECKING:
@@ -62,7 +65,7 @@ class OpaqueCall:
     """What tracing found about a function, for one structure of its arguments."""
 
     __slots__ = (
-        "_batched_forms", "_traced", "captured", "captured_flags", "carries", "checks_values", "fits", "holds",
+        "_batched_forms", "_reach", "_traced", "captured", "captured_flags", "carries", "checks_values", "fits", "holds",
         "in_front", "name", "outs", "over_steps", "owner", "plain", "plain_tuple", "result", "row_plans", "steps",
         "structure", "views",
     )  # fmt: skip
@@ -93,6 +96,7 @@ class OpaqueCall:
         self.row_plans: dict[Any, Any] = {}
         # The trace: its inputs, the captured tensors, their values in the trace, and the results.
         self._traced: tuple[list[Value], list[Tensor], list[Value], list[Value]] = ([], [], [], [])
+        self._reach: Array | None = None
 
     def call(self, tensors: Any) -> Any:
         """Call the function with these tensors as its tensor arguments."""
@@ -130,6 +134,13 @@ class OpaqueCall:
             return tuple(made)
         return tuple([x if batched.get(v) else tensor_ops.expand(x, shape=(size, *x.shape))
                       for v, x in zip(values, made, strict=True)])  # fmt: skip
+
+    def reach(self) -> Array:
+        """For each argument and result, whether a gradient of the result reaches the argument."""
+        if self._reach is None:
+            leaves, values = self._traced[0], self._traced[3]
+            self._reach = np.array([reached([v], leaves) for v in values], np.bool_).T
+        return self._reach
 
     def shares_memory(self) -> bool:
         """Whether a result is a view of an argument or of a captured tensor, or such a tensor itself."""

@@ -268,25 +268,25 @@ class _BackwardPass:
         if not how_many(rows):
             return
         group.mark_before(rows)
-        reached: Any = None
+        by_call: Any = None
         if how_many(rows) < 2:
             by_call = rows.reshape((-1, step))
-            reached = by_call.any(axis=1)
-            parts = group.split_by_gradient(by_call, reached)
+            given = [g if one else None for g, one in zip(given, np.any(by_call, axis=0), strict=True)]
+            parts = group.split_by_gradient(by_call, by_call.any(axis=1))
             if parts:
                 self._through_split(group, given, by_call, parts)
                 return
         if group.__class__ is RowGroup and group.plan is not None:
-            if not self._through_rows(group, given, reached):
+            if not self._through_rows(group, given, by_call):
                 self._through_split(group, given, rows.reshape((-1, step)), [np.arange(group.calls)])
             return
         pairs = [(out, g[0] if group.single else g) for out, g in zip(group.outputs, given, strict=False)
                  if g is not None and out._requires_grad]  # fmt: skip
         own = {id(leaf): i for i, leaf in enumerate(group.leaves) if group.sources[i] is not None}
         for i, g in self._pull(pairs, own).items():
-            self._deliver(group.sources[i], g, reached if reached is None else group.of_input(i, reached))
+            self._deliver(group.sources[i], g, group.reached_rows(i, by_call))
 
-    def _through_rows(self, group: RowGroup, given: list[Any], reached: Array | None) -> bool:
+    def _through_rows(self, group: RowGroup, given: list[Any], by_call: Array | None) -> bool:
         """The same by the native program of a group; False if its calls must be computed again."""
         group.check_saved()
         whole = [np.zeros((group.calls, *row.shape), row.dtype) if g is None else g
@@ -295,15 +295,17 @@ class _BackwardPass:
         if found is None:
             return False
         grads, factors = found
+        assert group.plan is not None
         if any([g is None for g in given]):
+            one = group.plan.reached_by(given)
+            factors = [f for f in factors if any([i is not None and one[i] for i in (f.matrix, f.vector)])]
             # Zeros stood for the gradients of unused outputs, and zero times infinity is NaN.
             if not all([np.isfinite(g).all() for g in [*[g for _, g in grads], *[f.gradient for f in factors]]]):
                 return False
-        assert group.plan is not None
         for f in factors:
             self._gemms.add(product_of(f, group.plan.shared), f.gradient, f.x, self._to_outside)
         for i, g in grads:
-            self._deliver(group.sources[i], g, reached)
+            self._deliver(group.sources[i], g, group.reached_rows(i, by_call))
         return True
 
     def _through_split(self, group: Group, given: list[Any], by_call: Array, parts: list[Array]) -> None:
@@ -318,16 +320,18 @@ class _BackwardPass:
             pairs = [(out, group.memory.take(g, chosen)) for out, g, want in zip(outputs, given, wanted, strict=False)
                      if want and g is not None and out._requires_grad]  # fmt: skip
             own = {id(leaf): i for i, leaf in enumerate(leaves) if group.sources[i] is not None}
-            reached = np.zeros(group.calls, np.bool_)
-            reached[chosen] = True
+            part = np.zeros(group.calls, np.bool_)
+            part[chosen] = True
             for i, g in self._pull(pairs, own).items():
-                flags = group.of_input(i, reached)
+                flags = group.of_input(i, part)
                 if group.batched[i]:
                     rows = g.dense() if g.__class__ is Rows else g
                     g = memory_of(rows).spread(rows, np.flatnonzero(flags), len(flags))
-                self._deliver(group.sources[i], g, flags)
+                self._deliver(group.sources[i], g, group.reached_rows(i, by_call & part[:, None]))
 
     def _deliver(self, source: Any, g: Any, reached: Array | None) -> None:
+        if reached is not None and not reached.any():
+            return
         if g.__class__ is Rows:
             g = g.dense()
         if source.__class__ is Shared:

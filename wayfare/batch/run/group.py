@@ -89,7 +89,7 @@ class Group:
     """Calls of one signature that run as one."""
 
     __slots__ = (
-        "arrays", "batched", "calls", "differentiable", "extras", "leaves", "number", "on_host", "outputs", "round",
+        "arrays", "batched", "calls", "differentiable", "extras", "held", "leaves", "number", "on_host", "outputs", "round",
         "signature", "single", "sources", "start", "time",
     )  # fmt: skip
 
@@ -108,6 +108,8 @@ class Group:
         self.batched: list[bool] = []
         self.extras: list[Any] = []
         self.differentiable = False
+        # The memory of the tensors that all calls share, when it ran: `.data = …` gives a tensor other memory.
+        self.held: dict[int, Array] = {}
         # True if all calls have the same inputs: then there is one result for all of them.
         self.single = False
         # The id of its first output row.
@@ -123,6 +125,7 @@ class Group:
     def run(self, segment: Segment, calls: list[Call]) -> None:
         """Gather the inputs, run the op, and register the outputs."""
         signature = self.signature
+        self.held = {id(t): t._array for t in signature.shared}
         columns = self.columns(calls)
         located = [segment.locate(column, signature.grad) for column in columns]
         if self.run_natively(segment, calls, located):
@@ -166,6 +169,18 @@ class Group:
         """A flag for each row of one of its inputs, from flags for the calls."""
         return flags
 
+    def reached_rows(self, number: int, by_call: Array | None) -> Array | None:
+        """A flag for each row of an input: whether a gradient reaches it from the results of the calls that `by_call`
+        (calls × results) says. None: from all to all."""
+        if by_call is None:
+            return None
+        signature = self.signature
+        reach = getattr(signature.target, "reach", None)
+        if reach is not None and not reach().all():
+            rows = [i for i, shared in enumerate(signature.pattern) if shared is None]
+            by_call = by_call & reach()[rows[number]]
+        return self.of_input(number, np.any(by_call, axis=1))
+
     def mark_before(self, rows: Array) -> None:
         """Mark the rows of this group that marked rows of it are computed from: there are none."""
 
@@ -180,7 +195,10 @@ class Group:
         return list(made) if made.__class__ is tuple or made.__class__ is list else [made]
 
     def is_stale(self) -> bool:
-        """Whether a tensor that all its calls read was written in place since: then it cannot be recomputed."""
+        """Whether a tensor that all its calls read was written in place, or got other memory, since: then it cannot be
+        recomputed."""
+        if any([t._array is not self.held[id(t)] for t in self.signature.shared]):
+            return True
         if latest_write[0] <= self.time:
             return False
         shared = [leaf for leaf, several in zip(self.leaves, self.batched, strict=True) if not several]
@@ -194,7 +212,7 @@ class Group:
     def refuse_rerun(self) -> NoReturn:
         """Raise the error for a group that would have to be recomputed from values that are overwritten."""
         raise InPlaceError(f"{self.signature.name} must be recomputed for this gradient, but a tensor that it read was "
-                           "written in place since", fix="Write after the backward pass, or to a clone.")  # fmt: skip
+                           "written in place or given other `.data` since", fix="Write after the backward pass, or to a clone.")  # fmt: skip
 
     def recompute(self, chosen: Array) -> tuple[list[Tensor], list[Tensor]]:
         """Run some of its calls again, without the others; gives their inputs and outputs."""

@@ -95,7 +95,7 @@ class RowGroup(Group):
         if plan is None:
             return False
         program = plan.forward
-        shared = plan.arrays_of_shared(program, plan.all_inputs)
+        shared = plan.arrays_of_shared(program, plan.all_inputs, self.held)
         if shared is None:
             return False
         rows = len(calls)
@@ -151,9 +151,9 @@ class RowGroup(Group):
             super().check_saved()
             return
         if latest_write[0] > self.time:
-            for t in self.plan.kept_shared:
-                if written_after(t._array, self.time):
-                    now, then = version(t._array), version_at(t._array, self.time)
+            for array in [self.held[id(t)] for t in self.plan.kept_shared]:
+                if written_after(array, self.time):
+                    now, then = version(array), version_at(array, self.time)
                     raise written_since(self.signature.name, locate(*self.line), now, then)
 
     def input_grads(
@@ -165,7 +165,7 @@ class RowGroup(Group):
         plan, arena = self.plan, arenas.get(self.arena)
         assert plan is not None and plan.backward is not None and self.arena is not None
         program = plan.backward
-        shared = plan.arrays_of_shared(program, plan.backward_inputs)
+        shared = plan.arrays_of_shared(program, plan.backward_inputs, self.held)
         if shared is None:
             return None
         if arena is None:

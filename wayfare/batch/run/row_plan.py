@@ -32,7 +32,7 @@ class RowPlan:
 
     __slots__ = (
         "_layouts", "all_inputs", "backward", "backward_inputs", "factors", "forward", "grads", "kept_shared",
-        "lasting", "outs", "row_places", "row_sources", "shared", "shared_needs",
+        "lasting", "outs", "reached_by", "row_places", "row_sources", "shared", "shared_needs",
     )  # fmt: skip
 
     def __init__(self, signature: Signature, rows: Sequence[Row], needs: tuple[bool, ...]) -> None:
@@ -54,6 +54,8 @@ class RowPlan:
             raise Unsuited
         record = traced.record
         self.outs = len(signature.outs)
+        # For each input, whether it gets a gradient from those of the outputs.
+        self.reached_by = record.reached_by
         # The numbers of the row inputs among all.
         row_inputs = [i for i, t in enumerate(signature.pattern) if t is None]
         # Tensors that all rows share, by number of the input.
@@ -99,12 +101,14 @@ class RowPlan:
             self.shared[i] for (kind, i) in record.sources if kind == "input" and i in self.shared
         ]  # fmt: skip
 
-    def arrays_of_shared(self, program: RowProgram, numbers: Sequence[int]) -> list[Array] | None:
+    def arrays_of_shared(
+        self, program: RowProgram, numbers: Sequence[int], held: dict[int, Array]
+    ) -> list[Array] | None:
         """The arrays of shared tensors that a program takes; `numbers` are the inputs' numbers among those of the
-        function. None if they have changed since the plan was made."""
+        function, `held` are the arrays by id of the tensor. None if their layout is not that of the plan."""
         found = []
         for i, turned in program.shared:
-            array = self.shared[numbers[i]]._array
+            array = held[id(self.shared[numbers[i]])]
             if not array.flags.c_contiguous or (array.shape, array.dtype) != self._layouts[numbers[i]]:
                 return None
             found.append(transposed_copy(array) if turned else array)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from wayfare.codegen.routines.rows import Rows
 from wayfare.core.device import BACKENDS, as_array, copied, device_of
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import REGISTRY, Op, joint, raw_ops
@@ -18,7 +19,7 @@ from wayfare.core.symbolic_sizes import evaluated, formula_of, symbols_in, value
 from wayfare.ir.flops import traced_flops
 from wayfare.ir.fuse.bound import Bound
 from wayfare.ir.fuse.program import FusedProgram
-from wayfare.ir.gradient import gradients, needed_from, standing_on
+from wayfare.ir.gradient import gradients, needed_from, reached, standing_on
 from wayfare.ir.graph import Value, in_order, leaf
 from wayfare.ir.lower import Lowering
 from wayfare.ir.target import target_of
@@ -83,6 +84,8 @@ class FusedRecord:
         self.forward = FusedProgram(name, self.inputs, [*lowered, *self.hidden])
         self._copied = _shared(lowered, self.inputs, self.hidden)
         self._bound: dict[Any, Bound] = {}
+        # Which outputs are used → which inputs get a gradient.
+        self._reached: dict[tuple[bool, ...], list[bool]] = {}
         self.op = self._record()
 
     # -- making
@@ -148,6 +151,8 @@ class FusedRecord:
             # A device is not asked whether numbers are finite: that would wait for it.
             if m.works_on_arrays or (complete and any([x.__class__ in BACKENDS for x in grads])):
                 found = self._input_grads(needs, grads, y, inputs, numbers)
+                if not complete:
+                    found = [g if one else None for g, one in zip(found, self.reached_by(grads), strict=True)]
                 if complete or all([x is None or np.isfinite(x).all() for x in found]):
                     return found
                 # Zeros stood for the gradients of unused outputs, and zero times infinity is NaN.
@@ -167,6 +172,14 @@ class FusedRecord:
     def op_outputs(self) -> list[Value]:
         """The outputs of the op: those of the function, and further values that the gradient needs."""
         return [*self.outputs, *self.hidden]
+
+    def reached_by(self, grads: Sequence[Any]) -> list[bool]:
+        """For each input, whether it gets a gradient from those of the outputs; an output that is not used has None."""
+        used = tuple([g is not None for g in grads])
+        if used not in self._reached:
+            outputs = [v for v, one in zip(self.outputs, used, strict=True) if one]
+            self._reached[used] = reached(outputs, self.inputs)
+        return self._reached[used]
 
     @property
     def shares_memory(self) -> bool:
@@ -360,7 +373,8 @@ def by_ops(
             # The op that uses it converts it to its own type of operand.
             known[step.outputs[0]] = array if step.name == "number" else what
             continue
-        inputs = tuple(known[v] for v in step.inputs)
+        # The gradient of a slice is sparse, but what computes with it wants an array.
+        inputs = tuple(x.dense() if x.__class__ is Rows else x for x in [known[v] for v in step.inputs])
         flags = tuple(bool(batched and batched.get(v)) for v in step.inputs)
         attrs = evaluated(step.attrs, symbols)
         if step.op is STOP:
