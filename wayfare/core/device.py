@@ -147,6 +147,10 @@ class Backend:
         """The forward of a record: an array, or a tuple of them."""
         raise NotImplementedError
 
+    def gradient_as_is(self, op: Any) -> bool:
+        """Do the gradient rules of a record take bfloat16 as it is here? (Else they are given float32.)"""
+        raise NotImplementedError
+
     def gradients(self, node: Any, g: Any, kept: tuple[Any, ...], needs: tuple[bool, ...]) -> list[Any] | None:
         """All gradients of a node at once; None: by its rules, with `ops`."""
         raise NotImplementedError

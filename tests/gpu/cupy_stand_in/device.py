@@ -26,6 +26,7 @@ class Counts:
     def reset(self):
         """Count from zero."""
         self.to_host = self.to_device = self.synchronised = self.launched = 0
+        self.largest = 0  # elements of the largest copy to the host
 
     def crossings(self):
         """Copies in either direction, and waits."""

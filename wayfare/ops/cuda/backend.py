@@ -28,6 +28,7 @@ from wayfare.core.device import Array, Backend, Device
 from wayfare.core.errors import OperationError, OutOfMemoryError, WayfareError
 from wayfare.core.format import bytes_text
 from wayfare.core.op import REGISTRY, ByName, Op, joint
+from wayfare.core.spec import BFLOAT16
 from wayfare.core.write_clock import owner_of
 from wayfare.ir.formulas import in_single
 from wayfare.ir.fuse.composite import Composite
@@ -36,12 +37,13 @@ from wayfare.ops.cuda import (  # noqa: F401 - they say how records run there
     contraction,
     draws,
     indexing,
+    linalg,
     movement,
     reduction,
     windows,
 )
 from wayfare.ops.cuda.functions import functions_of
-from wayfare.ops.cuda.table import ON_HOST, OVERRIDES, way
+from wayfare.ops.cuda.table import OVERRIDES, TAKE_BFLOAT16, way
 
 # Constants that are kept, and checks that may wait for the next read.
 _CONSTANTS, _WAITING = 1024, 64
@@ -75,6 +77,7 @@ class CudaBackend(Backend):
 
     def __init__(self) -> None:
         self.xp = _import("cupy")
+        self.cupyx = _import("cupyx")
         self.math = functions_of(self.xp, _import("cupyx.scipy.special"))
         self.array = self.xp.ndarray
         self.count = _device_count(self.xp)
@@ -135,7 +138,7 @@ class CudaBackend(Backend):
 
     def pinned(self, array: Array) -> Array:
         """A copy on the host, in memory that the GPU reads directly."""
-        made: Array = _import("cupyx").empty_pinned(array.shape, array.dtype)
+        made: Array = self.cupyx.empty_pinned(array.shape, array.dtype)
         np.copyto(made, array)
         owner = owner_of(made)
         self._pinned[id(owner)] = weakref.ref(owner, partial(self._pinned.pop, id(owner)))
@@ -223,8 +226,15 @@ class CudaBackend(Backend):
         """The function that runs a record on arrays of CuPy."""
         found = self._forwards.get(op)
         if found is None:
-            found = self._forwards[op] = self._forward(op)
+            found = self._forward(op)
+            if way(op) in ("override", "host") and not self.takes_bfloat16(op):
+                found = _widening(op, found)
+            self._forwards[op] = found
         return found
+
+    def takes_bfloat16(self, op: Op) -> bool:
+        """Does the forward of a record take bfloat16 as it is?"""
+        return op.as_is or op in TAKE_BFLOAT16
 
     def _forward(self, op: Op) -> Callable[..., Any]:
         how = way(op)
@@ -232,7 +242,7 @@ class CudaBackend(Backend):
             function = OVERRIDES[op]
             return lambda *arrays, **attrs: function(self, *arrays, **attrs)
         if how == "host":
-            return self._on_host(op)
+            return self.on_host(op)
         if how == "forward":
             return op.forward
         if op.family == "elementwise":
@@ -260,8 +270,8 @@ class CudaBackend(Backend):
 
         return forward
 
-    def _on_host(self, op: Op) -> Callable[..., Any]:
-        """A record that the CPU computes."""
+    def on_host(self, op: Op) -> Callable[..., Any]:
+        """The forward of a record, computed by the CPU."""
 
         def forward(*arrays: Any, **attrs: Any) -> Any:
             made = op.forward(*[self.to_host(a) for a in arrays], **attrs)
@@ -269,7 +279,6 @@ class CudaBackend(Backend):
                 return tuple([self.xp.asarray(np.asarray(x)) for x in made])
             return self.xp.asarray(np.asarray(made))
 
-        forward.__doc__ = f"Computed by the CPU: {ON_HOST[op]}."
         return forward
 
     def run(self, op: Op, arrays: Sequence[Any], attrs: dict[str, Any]) -> Any:
@@ -297,10 +306,17 @@ class CudaBackend(Backend):
         return (f"tensors take {bytes_text(pool.used_bytes())}, {bytes_text(pool.total_bytes())} are reserved, "
                 f"{bytes_text(free)} of {bytes_text(total)} are free")  # fmt: skip
 
+    def gradient_as_is(self, op: Op) -> bool:
+        """Do the gradient rules of a record take bfloat16 as it is? Products do, which are fast in it, and what moves
+        rows; rules of reductions count and divide."""
+        return op in TAKE_BFLOAT16 and op.family not in ("reduction", "segments")
+
     def gradients(self, node: Any, g: Any, kept: tuple[Any, ...], needs: tuple[bool, ...]) -> list[Any] | None:
         """All gradients of a node of an elementwise record in one kernel; None: by its rules."""
         op = node.op
         if self.new_launcher is None or op.family != "elementwise" or op.vjp is None or isinstance(op.vjp, joint):
+            return None
+        if g.__class__ is tuple:  # frexp
             return None
         found = self._gradients.get(op)
         if found is None:
@@ -384,6 +400,18 @@ class CudaBackend(Backend):
         """Wait until all that was asked of a device is done."""
         self.xp.cuda.Device(index).synchronize()
         self.check_now()
+
+
+def _widening(op: Op, forward: Callable[..., Any]) -> Callable[..., Any]:
+    """A forward that is given float32 in the place of bfloat16; its results are rounded once."""
+
+    def widening(*arrays: Any, **attrs: Any) -> Any:
+        for x in arrays:
+            if x.dtype is BFLOAT16:
+                return op.in_float32(forward, *arrays, **attrs)
+        return forward(*arrays, **attrs)
+
+    return widening
 
 
 _DEVICES: dict[int, Device] = {}
