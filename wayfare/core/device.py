@@ -249,6 +249,11 @@ def forget(type: str) -> None:
         ARRAYS.discard(found.array)
 
 
+def is_array(value: Any) -> bool:
+    """Is it an array of NumPy, or of a device?"""
+    return isinstance(value, _ndarray) or value.__class__ in BACKENDS
+
+
 def device_of(array: Any) -> Device:
     """Where an array lives."""
     found = BACKENDS.get(array.__class__)

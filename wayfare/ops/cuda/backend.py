@@ -6,6 +6,7 @@ own functions do. Nothing here waits for the device, but for values that Python 
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import weakref
@@ -22,12 +23,15 @@ from wayfare.codegen.cuda.kernel import build
 from wayfare.codegen.cuda.kernels.update import update
 from wayfare.codegen.cuda.launch import CupyLauncher, Launcher
 from wayfare.codegen.cuda.numbers import write_numbers
+from wayfare.codegen.cuda.nvrtc import CompileError
 from wayfare.codegen.loop.expr import OF_NUMPY
 from wayfare.codegen.routines.reductions import reduce_by, reducing_loop
+from wayfare.codegen.runtime.kernel import refuse
 from wayfare.core.device import Array, Backend, Device
 from wayfare.core.errors import OperationError, OutOfMemoryError, WayfareError
 from wayfare.core.format import bytes_text
 from wayfare.core.op import REGISTRY, ByName, Op, joint
+from wayfare.core.public_modules import later_name
 from wayfare.core.spec import BFLOAT16
 from wayfare.core.write_clock import owner_of
 from wayfare.ir.formulas import in_single
@@ -83,8 +87,9 @@ class CudaBackend(Backend):
         self.count = _device_count(self.xp)
         self.ops = CudaOps(self)
         self.out_of_memory: Any = self.xp.cuda.memory.OutOfMemoryError
+        self.device_errors: Any = (self.xp.cuda.runtime.CUDARuntimeError, self.xp.cuda.driver.CUDADriverError)
         self._forwards: dict[Op, Callable[..., Any]] = {}
-        self._gradients: dict[Op, LargeGradients] = {}
+        self._gradients: dict[Op, Callable[..., Any]] = {}
         self._launchers: dict[int, Launcher] = {}
         self._constants: dict[Any, Any] = {}
         self._numbers: dict[int, Array] = {}
@@ -125,7 +130,10 @@ class CudaBackend(Backend):
         """A copy as a NumPy array. It waits for the device, so what waited for a value is checked here."""
         if self._waiting:
             self.check_now()
-        found: Array = array.get(order="A")
+        try:
+            found: Array = array.get(order="A")
+        except self.device_errors as error:
+            raise self._lost("a copy to the CPU", error) from error
         return found
 
     def to_index(self, array: Any, device: Device) -> Any:
@@ -229,8 +237,22 @@ class CudaBackend(Backend):
             found = self._forward(op)
             if way(op) in ("override", "host") and not self.takes_bfloat16(op):
                 found = _widening(op, found)
-            self._forwards[op] = found
+            found = self._forwards[op] = self._compiling(op, found)
         return found
+
+    def _compiling(self, op: Op, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """The forward, or the CPU's from the first time on that a kernel cannot be compiled: with one warning."""
+
+        def call(*arrays: Any, **attrs: Any) -> Any:
+            nonlocal forward
+            try:
+                return forward(*arrays, **attrs)
+            except CompileError as error:
+                refuse(op.name, error, "the CPU computes it, slower")
+                forward = _widening(op, self.on_host(op)) if not op.as_is else self.on_host(op)
+                return forward(*arrays, **attrs)
+
+        return call
 
     def takes_bfloat16(self, op: Op) -> bool:
         """Does the forward of a record take bfloat16 as it is?"""
@@ -292,12 +314,42 @@ class CudaBackend(Backend):
     def _in_memory(self, function: Callable[[], Any], name: str) -> Any:
         try:
             return function()
+        except self.out_of_memory:
+            pass
+        except self.device_errors as error:
+            raise self._lost(name, error) from error
+        # Once more, with what reference cycles held, and what the pool holds for arrays of other sizes.
+        gc.collect()
+        self.xp.get_default_memory_pool().free_all_blocks()
+        try:
+            return function()
         except self.out_of_memory as error:
-            raise OutOfMemoryError(
-                f"{name}: not enough memory on the GPU ({error}); {self.memory_text()}",
-                fix="Compute fewer elements at a time (a smaller batch), or keep less: wf.no_grad() where no gradient "
-                "is wanted, wf.utils.checkpoint.checkpoint where one is.",
-            ) from None
+            raise self._full(name, error) from None
+
+    def _full(self, name: str, error: Any) -> OutOfMemoryError:
+        """The error of a device without memory: how much is in use, and who made it."""
+        held: Any = later_name("wayfare.ops", "held_on")
+        words, listed = held("cuda")
+        most = f"; most of it by {words}" if words else ""
+        made = OutOfMemoryError(
+            f"{name}: not enough memory on the GPU ({error}); {self.memory_text()}{most}",
+            fix="Compute fewer elements at a time (a smaller batch), or keep less: wf.no_grad() where no gradient "
+            "is wanted, wf.utils.checkpoint.checkpoint where one is.",
+        )
+        if listed:
+            made.add_note(listed)
+        return made
+
+    def _lost(self, name: str, error: Any) -> OperationError:
+        """The error of a device that does not answer."""
+        number = self.current()
+        found = self.xp.cuda.runtime.getDeviceProperties(number)["name"]
+        which = found.decode() if isinstance(found, bytes) else str(found)
+        return OperationError(
+            f"{name}: cuda:{number} ({which}) has failed ({error}), maybe in an earlier op",
+            fix="What is on it is lost: start the process again. With CUDA_LAUNCH_BLOCKING=1 in its environment the "
+            "error comes with the op that caused it.",
+        )
 
     def memory_text(self) -> str:
         """How much memory is in use, in words."""
@@ -321,7 +373,12 @@ class CudaBackend(Backend):
         found = self._gradients.get(op)
         if found is None:
             found = self._gradients[op] = LargeGradients(op, self.kernel, self.constant_array)
-        made: list[Any] | None = found(g, kept, needs, node.attrs)
+        try:
+            made: list[Any] | None = found(g, kept, needs, node.attrs)
+        except CompileError as error:
+            refuse(f"{op.name} (gradient)", error, "its parts run one by one, slower")
+            self._gradients[op] = _no_gradients
+            return None
         return made
 
     def reduced(self, name: str, x: Any, dim: tuple[int, ...], keepdim: bool, dtype: np.dtype[Any]) -> Any:
@@ -398,7 +455,10 @@ class CudaBackend(Backend):
 
     def synchronize(self, index: int | None = None) -> None:
         """Wait until all that was asked of a device is done."""
-        self.xp.cuda.Device(index).synchronize()
+        try:
+            self.xp.cuda.Device(index).synchronize()
+        except self.device_errors as error:
+            raise self._lost("synchronize", error) from error
         self.check_now()
 
 
@@ -412,6 +472,10 @@ def _widening(op: Op, forward: Callable[..., Any]) -> Callable[..., Any]:
         return forward(*arrays, **attrs)
 
     return widening
+
+
+def _no_gradients(*arguments: Any) -> None:
+    """There is no kernel for all gradients of a record."""
 
 
 _DEVICES: dict[int, Device] = {}
