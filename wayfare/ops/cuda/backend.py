@@ -6,8 +6,6 @@ own functions do. Nothing here waits for the device, but for values that Python 
 
 from __future__ import annotations
 
-import gc
-import importlib
 import os
 import weakref
 from collections.abc import Callable, Sequence
@@ -28,10 +26,8 @@ from wayfare.codegen.loop.expr import OF_NUMPY
 from wayfare.codegen.routines.reductions import reduce_by, reducing_loop
 from wayfare.codegen.runtime.kernel import refuse
 from wayfare.core.device import Array, Backend, Device
-from wayfare.core.errors import OperationError, OutOfMemoryError, WayfareError
-from wayfare.core.format import bytes_text
+from wayfare.core.errors import OperationError, WayfareError
 from wayfare.core.op import REGISTRY, ByName, Op, joint
-from wayfare.core.public_modules import later_name
 from wayfare.core.spec import BFLOAT16
 from wayfare.core.write_clock import owner_of
 from wayfare.ir.formulas import in_single
@@ -46,12 +42,13 @@ from wayfare.ops.cuda import (  # noqa: F401 - they say how records run there
     reduction,
     windows,
 )
+from wayfare.ops.cuda.faults import answering, attempt
 from wayfare.ops.cuda.functions import functions_of
+from wayfare.ops.cuda.library import device_count, found_library
 from wayfare.ops.cuda.table import OVERRIDES, TAKE_BFLOAT16, way
 
 # Constants that are kept, and checks that may wait for the next read.
 _CONSTANTS, _WAITING = 1024, 64
-_INSTALL = 'Install it with pip install "wayfare[cuda]".'
 
 
 class CudaOps(ByName):
@@ -80,11 +77,11 @@ class CudaBackend(Backend):
     new_launcher: Callable[[], Launcher] | None = CupyLauncher
 
     def __init__(self) -> None:
-        self.xp = _import("cupy")
-        self.cupyx = _import("cupyx")
-        self.math = functions_of(self.xp, _import("cupyx.scipy.special"))
+        self.xp = found_library("cupy")
+        self.cupyx = found_library("cupyx")
+        self.math = functions_of(self.xp, found_library("cupyx.scipy.special"))
         self.array = self.xp.ndarray
-        self.count = _device_count(self.xp)
+        self.count = device_count(self.xp)
         self.ops = CudaOps(self)
         self.out_of_memory: Any = self.xp.cuda.memory.OutOfMemoryError
         self.device_errors: Any = (self.xp.cuda.runtime.CUDARuntimeError, self.xp.cuda.driver.CUDADriverError)
@@ -124,16 +121,14 @@ class CudaBackend(Backend):
     def from_host(self, array: Array, device: Device) -> Any:
         """A copy of a NumPy array."""
         with self.on(device):
-            return self._in_memory(lambda: self.xp.asarray(array), "to")
+            return attempt(self, lambda: self.xp.asarray(array), "to")
 
     def to_host(self, array: Any) -> Array:
         """A copy as a NumPy array. It waits for the device, so what waited for a value is checked here."""
         if self._waiting:
             self.check_now()
-        try:
+        with answering(self, "a copy to the CPU"):
             found: Array = array.get(order="A")
-        except self.device_errors as error:
-            raise self._lost("a copy to the CPU", error) from error
         return found
 
     def to_index(self, array: Any, device: Device) -> Any:
@@ -142,7 +137,7 @@ class CudaBackend(Backend):
         if array.device.id == wanted:
             return array
         with self.on(Device("cuda", wanted)):
-            return self._in_memory(lambda: self.xp.array(array, order="K"), "to")
+            return attempt(self, lambda: self.xp.array(array, order="K"), "to")
 
     def pinned(self, array: Array) -> Array:
         """A copy on the host, in memory that the GPU reads directly."""
@@ -159,7 +154,7 @@ class CudaBackend(Backend):
     def zeros(self, shape: Sequence[int], dtype: np.dtype[Any], device: Device) -> Any:
         """A new array of zeros."""
         with self.on(device):
-            return self._in_memory(lambda: self.xp.zeros(tuple(shape), dtype), "zeros")
+            return attempt(self, lambda: self.xp.zeros(tuple(shape), dtype), "zeros")
 
     def constant(self, array: Array, device: Device) -> Any:
         """An array that shows one number, for an operand on the host; equal ones share memory."""
@@ -307,56 +302,9 @@ class CudaBackend(Backend):
         """The forward of a record."""
         device = arrays[0].device if arrays and arrays[0].__class__ is self.array else None
         if device is None or device.id == self.current():
-            return self._in_memory(lambda: self.forward_of(op)(*arrays, **attrs), op.name)
+            return attempt(self, lambda: self.forward_of(op)(*arrays, **attrs), op.name)
         with device:
-            return self._in_memory(lambda: self.forward_of(op)(*arrays, **attrs), op.name)
-
-    def _in_memory(self, function: Callable[[], Any], name: str) -> Any:
-        try:
-            return function()
-        except self.out_of_memory:
-            pass
-        except self.device_errors as error:
-            raise self._lost(name, error) from error
-        # Once more, with what reference cycles held, and what the pool holds for arrays of other sizes.
-        gc.collect()
-        self.xp.get_default_memory_pool().free_all_blocks()
-        try:
-            return function()
-        except self.out_of_memory as error:
-            raise self._full(name, error) from None
-
-    def _full(self, name: str, error: Any) -> OutOfMemoryError:
-        """The error of a device without memory: how much is in use, and who made it."""
-        held: Any = later_name("wayfare.ops", "held_on")
-        words, listed = held("cuda")
-        most = f"; most of it by {words}" if words else ""
-        made = OutOfMemoryError(
-            f"{name}: not enough memory on the GPU ({error}); {self.memory_text()}{most}",
-            fix="Compute fewer elements at a time (a smaller batch), or keep less: wf.no_grad() where no gradient "
-            "is wanted, wf.utils.checkpoint.checkpoint where one is.",
-        )
-        if listed:
-            made.add_note(listed)
-        return made
-
-    def _lost(self, name: str, error: Any) -> OperationError:
-        """The error of a device that does not answer."""
-        number = self.current()
-        found = self.xp.cuda.runtime.getDeviceProperties(number)["name"]
-        which = found.decode() if isinstance(found, bytes) else str(found)
-        return OperationError(
-            f"{name}: cuda:{number} ({which}) has failed ({error}), maybe in an earlier op",
-            fix="What is on it is lost: start the process again. With CUDA_LAUNCH_BLOCKING=1 in its environment the "
-            "error comes with the op that caused it.",
-        )
-
-    def memory_text(self) -> str:
-        """How much memory is in use, in words."""
-        pool = self.xp.get_default_memory_pool()
-        free, total = self.xp.cuda.runtime.memGetInfo()
-        return (f"tensors take {bytes_text(pool.used_bytes())}, {bytes_text(pool.total_bytes())} are reserved, "
-                f"{bytes_text(free)} of {bytes_text(total)} are free")  # fmt: skip
+            return attempt(self, lambda: self.forward_of(op)(*arrays, **attrs), op.name)
 
     def gradient_as_is(self, op: Op) -> bool:
         """Do the gradient rules of a record take bfloat16 as it is? Products do, which are fast in it, and what moves
@@ -419,7 +367,7 @@ class CudaBackend(Backend):
 
     def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
         """Room for an array, on the current device."""
-        return self._in_memory(lambda: self.xp.empty(tuple(shape), dtype), "empty")
+        return attempt(self, lambda: self.xp.empty(tuple(shape), dtype), "empty")
 
     def update(self, loop: Any, sets: Sequence[Sequence[Any]], numbers: Sequence[float]) -> None:
         """An elementwise loop over many sets of contiguous arrays, in one launch."""
@@ -455,10 +403,8 @@ class CudaBackend(Backend):
 
     def synchronize(self, index: int | None = None) -> None:
         """Wait until all that was asked of a device is done."""
-        try:
+        with answering(self, "synchronize"):
             self.xp.cuda.Device(index).synchronize()
-        except self.device_errors as error:
-            raise self._lost("synchronize", error) from error
         self.check_now()
 
 
@@ -479,22 +425,3 @@ def _no_gradients(*arguments: Any) -> None:
 
 
 _DEVICES: dict[int, Device] = {}
-
-
-def _import(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise OperationError(f"device: 'cuda' needs CuPy, which cannot be imported ({error})", fix=_INSTALL) from None
-
-
-def _device_count(xp: Any) -> int:
-    """How many devices there are; an error that says why there is none."""
-    try:
-        count = int(xp.cuda.runtime.getDeviceCount())
-    except xp.cuda.runtime.CUDARuntimeError as error:
-        raise OperationError(f"device: CuPy finds no CUDA device ({error})",
-                             fix="Install a driver for the GPU, or use 'cpu'.") from None  # fmt: skip
-    if not count:
-        raise OperationError("device: CuPy finds no CUDA device", fix="Use 'cpu'.")
-    return count
