@@ -176,6 +176,7 @@ _MODULES = {
 _LATER.update({
     "wayfare.nn": {"parallel": "wayfare.distributed.parallel", "SyncBatchNorm": "wayfare.distributed.sync_batch_norm"},
     "wayfare.optim": {"ZeroRedundancyOptimizer": "wayfare.distributed.optim"},
+    "wayfare.ops": {"held_on": "wayfare.see.debug.leaks"},
 })  # fmt: skip
 _sys.meta_path.insert(0, _PublicModules(__name__, {**_MODULES, "nn.parallel": "distributed.parallel",
                                                      "ray": "distributed.ray"}))  # fmt: skip

@@ -10,6 +10,23 @@ from tests.gpu.emulation.host import COMPILER
 from wayfare.core import device
 
 REAL = os.environ.get("WAYFARE_TEST_GPU") == "1"
+# On a GPU, where time is short, what many others need comes first.
+FIRST = ["on_gpu", "devices", "training", "compile", "mixed_precision", "linalg", "functions"]
+
+
+def pytest_collection_modifyitems(config, items):
+    """On a GPU: only tests that need one. Texts of kernels and their emulation are checked everywhere else."""
+    if not REAL:
+        return
+    here = [item for item in items if item.path.parent.name == "gpu"]
+    wanted = [item for item in here if "cuda" in item.fixturenames or item.path.stem == "test_on_gpu"]
+    config.hook.pytest_deselected(items=[item for item in here if item not in wanted])
+
+    def turn(item):
+        name = item.path.stem.removeprefix("test_")
+        return FIRST.index(name) if name in FIRST else len(FIRST)
+
+    items[:] = [item for item in items if item not in here] + sorted(wanted, key=turn)
 
 
 @pytest.fixture

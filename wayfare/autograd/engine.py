@@ -369,13 +369,16 @@ def by_rule(node: Node, m: Any, g: Any, kept: tuple[Any, ...], edges: Any) -> li
     """The gradient of every input, by the gradient rule of the op."""
     needs = tuple(edge is not None for edge in edges)
     at_once: list[Any] | None = None
-    if g.__class__ in BACKENDS:
-        at_once = BACKENDS[g.__class__].gradients(node, g, kept, needs)
+    device = next((BACKENDS.get(x.__class__) for x in _arrays(g)), None) if BACKENDS else None
+    if device is not None:
+        at_once = device.gradients(node, g, kept, needs)
     elif not m.differentiable and node.outs is None and g.size >= node.op.large_vjp_from:
         at_once = _at_once(node, g, kept)
     if at_once is not None:
         return at_once
-    if not m.differentiable and not node.op.gradient_as_is and BFLOAT16 in [x.dtype for x in _arrays(g)]:
+    if not m.differentiable and not node.op.gradient_as_is and BFLOAT16 in [x.dtype for x in _arrays(g)] and not (
+        device is not None and device.gradient_as_is(node.op)
+    ):
         return _in_float32(node, m, g, kept, edges)
     return _by_rules(node, m, g, kept, needs)
 
@@ -390,7 +393,7 @@ def _in_float32(node: Node, m: Any, g: Any, kept: tuple[Any, ...], edges: Any) -
     def wide(value: Any) -> Any:
         if value.__class__ is tuple:
             return tuple([wide(v) for v in value])
-        return widened(value) if value.__class__ is _ndarray else value
+        return widened(value) if value.__class__ in ARRAYS else value
 
     found = _by_rules(node, m, wide(g), wide(kept), tuple(edge is not None for edge in edges))
     return [x if x is None or edge is None else _narrow(x, _dtype_of(edge))

@@ -147,6 +147,10 @@ class Backend:
         """The forward of a record: an array, or a tuple of them."""
         raise NotImplementedError
 
+    def gradient_as_is(self, op: Any) -> bool:
+        """Do the gradient rules of a record take bfloat16 as it is here? (Else they are given float32.)"""
+        raise NotImplementedError
+
     def gradients(self, node: Any, g: Any, kept: tuple[Any, ...], needs: tuple[bool, ...]) -> list[Any] | None:
         """All gradients of a node at once; None: by its rules, with `ops`."""
         raise NotImplementedError
@@ -259,6 +263,11 @@ def forget(type: str) -> None:
     if found is not None:
         BACKENDS.pop(found.array, None)
         ARRAYS.discard(found.array)
+
+
+def is_array(value: Any) -> bool:
+    """Is it an array of NumPy, or of a device?"""
+    return isinstance(value, _ndarray) or value.__class__ in BACKENDS
 
 
 def device_of(array: Any) -> Device:

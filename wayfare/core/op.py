@@ -246,7 +246,11 @@ class Op:
 
     def compute(self, *arrays: Any, **attrs: Any) -> Any:
         """`forward` in float32, for inputs of which some are bfloat16: the results are rounded once."""
-        made = self.forward(*map(widened, arrays), **attrs)
+        return self.in_float32(self.forward, *arrays, **attrs)
+
+    def in_float32(self, forward: Forward, /, *arrays: Any, **attrs: Any) -> Any:
+        """A forward of this op on arrays of any device, in float32; the results are rounded once."""
+        made = forward(*map(widened, arrays), **attrs)
         # The dtype of one result follows from dtypes alone. The shape rule takes longer than a small op: ask it once.
         key: Any = (self.name, *[x.dtype for x in arrays], *[v for v in attrs.values() if v.__class__ is DType])
         known = _RESULT_DTYPES.get(key) if self.outputs == 1 and self.name in REGISTRY else None

@@ -90,7 +90,9 @@ def widened(array: Any) -> Any:
 
 def narrowed(array: Any, dtype: np.dtype[Any]) -> Any:
     """What was computed in float32 for a bfloat16 result (`dtype`), rounded; any other as it is."""
-    return np.asarray(array).astype(BFLOAT16) if dtype is BFLOAT16 and array.dtype is not BFLOAT16 else array
+    if dtype is not BFLOAT16 or array.dtype is BFLOAT16:
+        return array
+    return (np.asarray(array) if isinstance(array, np.generic) else array).astype(BFLOAT16)
 
 
 _default_dtype: list[DType] = [float32]

@@ -31,6 +31,7 @@ import numpy as np
 from tests.gpu.cupy_stand_in import device
 from tests.gpu.cupy_stand_in.array import in_range, ndarray, of_host, unwrapped
 from tests.gpu.cupy_stand_in.device import COUNTS, OutOfMemoryError
+from tests.gpu.cupy_stand_in.linalg import errstate
 from tests.gpu.cupy_stand_in.table import FUNCTIONS, UFUNCS, calling, check_atomic
 from wayfare.compiler.captures import purity
 
@@ -97,10 +98,13 @@ def modules():
     cupy.from_dlpack = lambda array, **options: array.__dlpack__(stream=None)
     linalg = cupy.linalg = ModuleType("cupy.linalg")
     _fill(linalg, "linalg.")
+    systems = ModuleType("cupyx.scipy.linalg")
+    _fill(systems, "scipy.linalg.")
     lib, tricks = ModuleType("cupy.lib"), ModuleType("cupy.lib.stride_tricks")
     cupy.lib, lib.stride_tricks, tricks.as_strided = lib, tricks, as_strided
     cupyx, scipy, special = ModuleType("cupyx"), ModuleType("cupyx.scipy"), ModuleType("cupyx.scipy.special")
-    cupyx.scatter_add, cupyx.scipy, scipy.special = scatter_add, scipy, special
+    cupyx.scatter_add, cupyx.scipy, scipy.special, scipy.linalg = scatter_add, scipy, special, systems
+    cupyx.errstate = errstate
     cupyx.empty_pinned = lambda shape, dtype=float, order="C": np.empty(shape, dtype, order)
     cupyx.__path__ = scipy.__path__ = []
     _fill(special, "special.")
@@ -109,6 +113,7 @@ def modules():
     return {
         "cupy": cupy, "cupy.cuda": cuda, "cupy.cuda.runtime": cuda.runtime, "cupy.linalg": linalg, "cupy.lib": lib,
         "cupy.lib.stride_tricks": tricks, "cupyx": cupyx, "cupyx.scipy": scipy, "cupyx.scipy.special": special,
+        "cupyx.scipy.linalg": systems,
     }  # fmt: skip
 
 

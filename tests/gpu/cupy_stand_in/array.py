@@ -8,8 +8,10 @@ from contextlib import suppress
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
+from tests.gpu.cupy_stand_in import linalg
 from tests.gpu.cupy_stand_in.device import _CURRENT, COUNTS, POOL, Device
 from tests.gpu.cupy_stand_in.table import (
+    BFLOAT16,
     FUNCTIONS,
     METHODS,
     REDUCING,
@@ -17,6 +19,7 @@ from tests.gpu.cupy_stand_in.table import (
     check_atomic,
     check_call,
     check_loop,
+    in_bfloat16,
     numpys_own,
 )
 
@@ -137,6 +140,7 @@ class ndarray(NDArrayOperatorsMixin):
     def get(self, stream=None, order="C", out=None, blocking=True):
         """A copy on the host."""
         COUNTS.to_host += 1
+        COUNTS.largest = max(COUNTS.largest, self._host.size)
         if out is not None:
             out[...] = self._host
             return out
@@ -219,7 +223,10 @@ class ndarray(NDArrayOperatorsMixin):
         if not set(options) <= {"axis", "dtype", "out", "keepdims"}:
             raise TypeError(f"{method}() got an unexpected keyword argument {set(options)}")
         COUNTS.launched += 1
-        return _result(getattr(ufunc, method)(*[unwrapped(x) for x in inputs], **unwrapped(options)), inputs, options)
+        given = [unwrapped(x) for x in inputs]
+        if BFLOAT16 in [getattr(x, "dtype", None) for x in given]:
+            raise TypeError(f"cupy.{name}.{method} does not support bfloat16")
+        return _result(getattr(ufunc, method)(*given, **unwrapped(options)), inputs, options)
 
     def __array_function__(self, function, types, args, options):
         path = function.__module__.partition(".")[2]
@@ -243,6 +250,7 @@ def _method(name):
         COUNTS.launched += 1
         if name == "nonzero":
             COUNTS.synchronised += 1
+        in_bfloat16(name, [self._host])
         return _result(getattr(self._host, name)(*given, **unwrapped(options)), (self, *args), options)
 
     call.__name__ = name
@@ -335,7 +343,9 @@ def call_function(name, args, options):
     if name in _WAITING:
         COUNTS.synchronised += 1
     COUNTS.launched += 1
-    plain = [unwrapped(a) for a in args]
+    plain = in_bfloat16(name, [unwrapped(a) for a in args])
+    if "linalg." in name:
+        linalg.check(name, [a for a in plain if isinstance(a, np.ndarray)])
     keywords = unwrapped(options)
     if name == "take":
         keywords["mode"] = "wrap"  # of indices out of range, as in CuPy
@@ -361,4 +371,4 @@ def call_ufunc(name, args, options):
         raise TypeError(f"Wrong arguments {set(options)} for cupy_{name}")
     COUNTS.launched += 1
     with np.errstate(all="ignore"):
-        return _result(ufunc(*[unwrapped(x) for x in inputs], **unwrapped(options)), args, options)
+        return _result(ufunc(*in_bfloat16(name, [unwrapped(x) for x in inputs]), **unwrapped(options)), args, options)

@@ -17,6 +17,10 @@ class CUDARuntimeError(RuntimeError):
     """An error of the CUDA runtime."""
 
 
+class CUDADriverError(RuntimeError):
+    """An error of the CUDA driver."""
+
+
 class Counts:
     """How often data crossed between host and device, how often the host waited, kernels launched."""
 
@@ -26,6 +30,7 @@ class Counts:
     def reset(self):
         """Count from zero."""
         self.to_host = self.to_device = self.synchronised = self.launched = 0
+        self.largest = 0  # elements of the largest copy to the host
 
     def crossings(self):
         """Copies in either direction, and waits."""
@@ -211,6 +216,8 @@ def module():
     cuda.get_elapsed_time = lambda start, end: (end.at - start.at) * 1000
     cuda.MemoryPool = _Pool
     runtime.CUDARuntimeError = CUDARuntimeError
+    cuda.driver = ModuleType("cupy.cuda.driver")
+    cuda.driver.CUDADriverError = CUDADriverError
     runtime.getDeviceCount = lambda: DEVICES
     runtime.getDevice = lambda: _CURRENT[0]
     runtime.setDevice = lambda number: Device(number).use()

@@ -5,7 +5,10 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
+
+from tests.gpu.cupy_stand_in import linalg
 
 _KINDS = inspect.Parameter
 # ufunc → the characters of its loops; function → its parameters; names of methods and attributes of an array.
@@ -24,6 +27,45 @@ def check_atomic(name, dtype):
     """Refuse `ufunc.at` of a function or dtype that CuPy has no atomic operation for."""
     if dtype.char not in ATOMIC.get(name, ""):
         raise TypeError(f"cupyx.scatter_{name} does not support {dtype}")
+
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+# What is taken for granted for bfloat16, beside ufuncs with a loop for it (E): functions that only move elements. CuPy
+# has no tests of the others; its sorts, scans and reductions are compiled for a fixed list of dtypes.
+MOVING = {
+    "broadcast_to", "concatenate", "copyto", "diagonal", "expand_dims", "flip", "may_share_memory", "moveaxis",
+    "permute_dims", "ravel", "repeat", "reshape", "roll", "shape", "size", "squeeze", "stack", "swapaxes", "take",
+    "take_along_axis", "transpose", "ndim", "shares_memory", "astype", "copy", "data", "fill", "flatten", "view", "put",
+    "empty_like", "zeros_like", "ones_like", "full_like", "tobytes", "tolist", "byteswap", "nbytes",
+}  # fmt: skip
+# Written with `cupy.where`, which has no loop for it either and takes the one of float32.
+_BY_WHERE = {"where", "tril", "triu"}
+
+
+def in_bfloat16(name, values):
+    """NumPy arrays as a function of CuPy would compute with them: bfloat16 as float32 where it has no loop for it.
+    Refuses what CuPy refuses."""
+    if BFLOAT16 not in [getattr(x, "dtype", None) for x in _flat(values)]:
+        return values
+    if name in MOVING or (name in UFUNCS and any("E" in loop for loop in UFUNCS[name])):
+        return values
+    if name not in UFUNCS and name not in _BY_WHERE:
+        raise TypeError(f"cupy.{name} does not support bfloat16")
+    return _wide(values)
+
+
+def _flat(values):
+    for value in values:
+        if value.__class__ in (tuple, list):
+            yield from _flat(value)
+        else:
+            yield value
+
+
+def _wide(value):
+    if value.__class__ in (tuple, list):
+        return value.__class__(_wide(v) for v in value)
+    return value.astype(np.float32) if getattr(value, "dtype", None) == BFLOAT16 else value
 
 
 def _signature(words):
@@ -58,6 +100,8 @@ _read()
 
 def numpys_own(name):
     """The function of NumPy, or of SciPy, that the name stands for."""
+    if name in linalg.OWN:
+        return linalg.OWN[name]
     if name.startswith("special."):
         import scipy.special
 
@@ -91,7 +135,8 @@ def _fits(value, char):
     if isinstance(value, (bool, int, float)):
         return True
     dtype = value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
-    return np.can_cast(dtype, np.dtype(char), "same_kind" if char in "ef" and dtype.kind in "iub" else "safe")
+    loop = BFLOAT16 if char == "E" else np.dtype(char)
+    return np.can_cast(dtype, loop, "same_kind" if char in "ef" and dtype.kind in "iub" else "safe")
 
 
 def calling(name):

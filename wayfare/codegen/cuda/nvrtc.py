@@ -66,7 +66,7 @@ class Nvrtc:
             if status:
                 said = self._library.nvrtcGetErrorString(status).decode()
                 log = self._result(program, "nvrtcGetProgramLog").rstrip(b"\0").decode(errors="replace")
-                raise LoopError(f"NVRTC cannot compile a kernel for {architecture}: {said}\n{log.strip()}")
+                raise CompileError(f"NVRTC cannot compile a kernel for {architecture}: {said}\n{log.strip()}")
             kind = "nvrtcGetPTX" if architecture.startswith("compute") else "nvrtcGetCUBIN"
             return self._result(program, kind)
         finally:
@@ -89,6 +89,10 @@ def _candidates() -> Iterator[str]:
             found = [p for p in Path(folder).glob(pattern) if "builtins" not in p.name and "alt" not in p.name]
             yield from (str(p) for p in sorted(found, reverse=True))
     yield from ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so", "nvrtc64_130_0.dll", "nvrtc64_120_0.dll")
+
+
+class CompileError(LoopError):
+    """A kernel that the compiler refuses."""
 
 
 @cache

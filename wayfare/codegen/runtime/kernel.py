@@ -265,12 +265,12 @@ _warned: set[str] = set()
 _usable: list[bool] = []
 
 
-def refuse(name: str, error: BaseException) -> None:
-    """Warn that a loop runs in NumPy, once for each name."""
+def refuse(name: str, error: BaseException, instead: str = "NumPy does it, slower") -> None:
+    """Warn that a loop has no machine code, and what runs instead, once for each name."""
     if name not in _warned:
         _warned.add(name)
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        said = f"{name}: no native kernel ({first}); NumPy does it, slower"
+        said = f"{name}: no native kernel ({first}); {instead}"
         frame = user_frame(2)
         if frame is None:
             warnings.warn(said, stacklevel=3)

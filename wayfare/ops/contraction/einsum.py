@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import chain, combinations
 from typing import Any
@@ -25,6 +25,10 @@ from wayfare.ops import _workspace
 from wayfare.ops._define import define
 from wayfare.ops.contraction import onnx_rules as rules
 from wayfare.ops.contraction.matmul import Attrs, Batch, check_one_dtype, raw_matmul
+
+# The product of two (stacks of) matrices, and the sum over axes, which keeps the dtype.
+Product = Callable[[Any, Any], Any]
+Total = Callable[[Any, tuple[int, ...]], Any]
 
 
 @lru_cache(maxsize=4096)
@@ -68,17 +72,22 @@ def _forward(*xs: Any, equation: str) -> Any:
     dtype = xs[0].dtype
     if dtype.kind == "b" or any(x.dtype != dtype for x in xs):
         raise TypeError("operands of one numeric dtype are needed")
+    return contracted(xs, equation, raw_matmul, lambda x, axes: np.add.reduce(x, axis=axes, dtype=x.dtype))
+
+
+def contracted(xs: Sequence[Any], equation: str, product: Product, total: Total) -> Any:
+    """The arrays multiplied and summed, pair by pair, by functions for products of matrices and sums over axes."""
     terms, out = split_equation(equation)
     parts = [_diagonals(term, x) for term, x in zip(terms, xs, strict=True)]
     while len(parts) > 2:
         i, j = _next_pair(parts, out)
         right, left = parts.pop(j), parts.pop(i)
         later = {label for term, _ in parts for label in term}.union(out)
-        parts.append(_contract(left, right, "".join(sorted(later))))
-    term, x = parts[0] if len(parts) == 1 else _contract(parts[0], parts[1], out)
+        parts.append(_contract(left, right, "".join(sorted(later)), product, total))
+    term, x = parts[0] if len(parts) == 1 else _contract(parts[0], parts[1], out, product, total)
     gone = tuple(axis for axis, label in enumerate(term) if label not in out)
     if gone:
-        x, term = np.add.reduce(x, axis=gone, dtype=dtype), "".join(label for label in term if label in out)
+        x, term = total(x, gone), "".join(label for label in term if label in out)
     x = x.transpose([term.index(label) for label in out])
     # A permutation of one operand must be a copy: the graph would not know that it is a view.
     return x.copy() if len(xs) == 1 and not gone else x
@@ -89,7 +98,7 @@ def _diagonals(term: str, x: Any) -> tuple[str, Any]:
     while len(set(term)) < len(term):
         second = next(axis for axis, label in enumerate(term) if label in term[:axis])
         first = term.index(term[second])
-        x = np.diagonal(x, axis1=first, axis2=second)
+        x = x.diagonal(0, first, second)
         label = term[first]
         term = "".join(c for axis, c in enumerate(term) if axis not in (first, second)) + label
     return term, x
@@ -132,14 +141,16 @@ def _plan(left: str, right: str, keep: str) -> Plan:
     return swapped, alone_left, alone_right, *counts, order_left, order_right, term
 
 
-def _contract(a: tuple[str, Any], b: tuple[str, Any], keep: str) -> tuple[str, Any]:
+def _contract(
+    a: tuple[str, Any], b: tuple[str, Any], keep: str, product: Product, total: Total
+) -> tuple[str, Any]:
     """Multiply two operands and sum over the labels that are not needed later."""
     (left, x), (right, y) = a, b
     swapped, alone_x, alone_y, stack, rows, inner, columns, order_x, order_y, term = _plan(left, right, keep)
     if alone_x:
-        x = np.add.reduce(x, axis=alone_x, dtype=x.dtype)
+        x = total(x, alone_x)
     if alone_y:
-        y = np.add.reduce(y, axis=alone_y, dtype=y.dtype)
+        y = total(y, alone_y)
     x, y = x.transpose(order_x), y.transpose(order_y)
     lead, height, width = x.shape[:stack], x.shape[stack : stack + rows], y.shape[stack + inner :]
     if not inner:
@@ -151,8 +162,8 @@ def _contract(a: tuple[str, Any], b: tuple[str, Any], keep: str) -> tuple[str, A
     x = x.reshape(*front, math.prod(height), depth)
     y = y.reshape(*front, depth, math.prod(width))
     if swapped:
-        return term, raw_matmul(y.swapaxes(-1, -2), x.swapaxes(-1, -2)).reshape(lead + width + height)
-    return term, raw_matmul(x, y).reshape(lead + height + width)
+        return term, product(y.swapaxes(-1, -2), x.swapaxes(-1, -2)).reshape(lead + width + height)
+    return term, product(x, y).reshape(lead + height + width)
 
 
 # -- gradient, batching -------------------------------------------------------------------------------------

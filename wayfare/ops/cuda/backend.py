@@ -6,7 +6,6 @@ own functions do. Nothing here waits for the device, but for values that Python 
 
 from __future__ import annotations
 
-import importlib
 import os
 import weakref
 from collections.abc import Callable, Sequence
@@ -23,12 +22,14 @@ from wayfare.codegen.cuda.kernels.rows import add_at, gather_at
 from wayfare.codegen.cuda.kernels.update import update
 from wayfare.codegen.cuda.launch import CupyLauncher, Launcher
 from wayfare.codegen.cuda.numbers import write_numbers
+from wayfare.codegen.cuda.nvrtc import CompileError
 from wayfare.codegen.loop.expr import OF_NUMPY
 from wayfare.codegen.routines.reductions import reduce_by, reducing_loop
+from wayfare.codegen.runtime.kernel import refuse
 from wayfare.core.device import Array, Backend, Device
-from wayfare.core.errors import OperationError, OutOfMemoryError, WayfareError
-from wayfare.core.format import bytes_text
+from wayfare.core.errors import OperationError, WayfareError
 from wayfare.core.op import REGISTRY, ByName, Op, joint
+from wayfare.core.spec import BFLOAT16
 from wayfare.core.write_clock import owner_of
 from wayfare.ir.formulas import in_single
 from wayfare.ir.fuse.composite import Composite
@@ -37,16 +38,18 @@ from wayfare.ops.cuda import (  # noqa: F401 - they say how records run there
     contraction,
     draws,
     indexing,
+    linalg,
     movement,
     reduction,
     windows,
 )
+from wayfare.ops.cuda.faults import answering, attempt
 from wayfare.ops.cuda.functions import functions_of
-from wayfare.ops.cuda.table import ON_HOST, OVERRIDES, way
+from wayfare.ops.cuda.library import device_count, found_library
+from wayfare.ops.cuda.table import OVERRIDES, TAKE_BFLOAT16, way
 
 # Constants that are kept, and checks that may wait for the next read.
 _CONSTANTS, _WAITING = 1024, 64
-_INSTALL = 'Install it with pip install "wayfare[cuda]".'
 
 
 class CudaOps(ByName):
@@ -75,14 +78,16 @@ class CudaBackend(Backend):
     new_launcher: Callable[[], Launcher] | None = CupyLauncher
 
     def __init__(self) -> None:
-        self.xp = _import("cupy")
-        self.math = functions_of(self.xp, _import("cupyx.scipy.special"))
+        self.xp = found_library("cupy")
+        self.cupyx = found_library("cupyx")
+        self.math = functions_of(self.xp, found_library("cupyx.scipy.special"))
         self.array = self.xp.ndarray
-        self.count = _device_count(self.xp)
+        self.count = device_count(self.xp)
         self.ops = CudaOps(self)
         self.out_of_memory: Any = self.xp.cuda.memory.OutOfMemoryError
+        self.device_errors: Any = (self.xp.cuda.runtime.CUDARuntimeError, self.xp.cuda.driver.CUDADriverError)
         self._forwards: dict[Op, Callable[..., Any]] = {}
-        self._gradients: dict[Op, LargeGradients] = {}
+        self._gradients: dict[Op, Callable[..., Any]] = {}
         self._launchers: dict[int, Launcher] = {}
         self._constants: dict[Any, Any] = {}
         self._numbers: dict[int, Array] = {}
@@ -117,13 +122,14 @@ class CudaBackend(Backend):
     def from_host(self, array: Array, device: Device) -> Any:
         """A copy of a NumPy array."""
         with self.on(device):
-            return self._in_memory(lambda: self.xp.asarray(array), "to")
+            return attempt(self, lambda: self.xp.asarray(array), "to")
 
     def to_host(self, array: Any) -> Array:
         """A copy as a NumPy array. It waits for the device, so what waited for a value is checked here."""
         if self._waiting:
             self.check_now()
-        found: Array = array.get(order="A")
+        with answering(self, "a copy to the CPU"):
+            found: Array = array.get(order="A")
         return found
 
     def to_index(self, array: Any, device: Device) -> Any:
@@ -132,11 +138,11 @@ class CudaBackend(Backend):
         if array.device.id == wanted:
             return array
         with self.on(Device("cuda", wanted)):
-            return self._in_memory(lambda: self.xp.array(array, order="K"), "to")
+            return attempt(self, lambda: self.xp.array(array, order="K"), "to")
 
     def pinned(self, array: Array) -> Array:
         """A copy on the host, in memory that the GPU reads directly."""
-        made: Array = _import("cupyx").empty_pinned(array.shape, array.dtype)
+        made: Array = self.cupyx.empty_pinned(array.shape, array.dtype)
         np.copyto(made, array)
         owner = owner_of(made)
         self._pinned[id(owner)] = weakref.ref(owner, partial(self._pinned.pop, id(owner)))
@@ -149,7 +155,7 @@ class CudaBackend(Backend):
     def zeros(self, shape: Sequence[int], dtype: np.dtype[Any], device: Device) -> Any:
         """A new array of zeros."""
         with self.on(device):
-            return self._in_memory(lambda: self.xp.zeros(tuple(shape), dtype), "zeros")
+            return attempt(self, lambda: self.xp.zeros(tuple(shape), dtype), "zeros")
 
     def constant(self, array: Array, device: Device) -> Any:
         """An array that shows one number, for an operand on the host; equal ones share memory."""
@@ -224,8 +230,29 @@ class CudaBackend(Backend):
         """The function that runs a record on arrays of CuPy."""
         found = self._forwards.get(op)
         if found is None:
-            found = self._forwards[op] = self._forward(op)
+            found = self._forward(op)
+            if way(op) in ("override", "host") and not self.takes_bfloat16(op):
+                found = _widening(op, found)
+            found = self._forwards[op] = self._compiling(op, found)
         return found
+
+    def _compiling(self, op: Op, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """The forward, or the CPU's from the first time on that a kernel cannot be compiled: with one warning."""
+
+        def call(*arrays: Any, **attrs: Any) -> Any:
+            nonlocal forward
+            try:
+                return forward(*arrays, **attrs)
+            except CompileError as error:
+                refuse(op.name, error, "the CPU computes it, slower")
+                forward = _widening(op, self.on_host(op)) if not op.as_is else self.on_host(op)
+                return forward(*arrays, **attrs)
+
+        return call
+
+    def takes_bfloat16(self, op: Op) -> bool:
+        """Does the forward of a record take bfloat16 as it is?"""
+        return op.as_is or op in TAKE_BFLOAT16
 
     def _forward(self, op: Op) -> Callable[..., Any]:
         how = way(op)
@@ -233,7 +260,7 @@ class CudaBackend(Backend):
             function = OVERRIDES[op]
             return lambda *arrays, **attrs: function(self, *arrays, **attrs)
         if how == "host":
-            return self._on_host(op)
+            return self.on_host(op)
         if how == "forward":
             return op.forward
         if op.family == "elementwise":
@@ -261,8 +288,8 @@ class CudaBackend(Backend):
 
         return forward
 
-    def _on_host(self, op: Op) -> Callable[..., Any]:
-        """A record that the CPU computes."""
+    def on_host(self, op: Op) -> Callable[..., Any]:
+        """The forward of a record, computed by the CPU."""
 
         def forward(*arrays: Any, **attrs: Any) -> Any:
             made = op.forward(*[self.to_host(a) for a in arrays], **attrs)
@@ -270,43 +297,37 @@ class CudaBackend(Backend):
                 return tuple([self.xp.asarray(np.asarray(x)) for x in made])
             return self.xp.asarray(np.asarray(made))
 
-        forward.__doc__ = f"Computed by the CPU: {ON_HOST[op]}."
         return forward
 
     def run(self, op: Op, arrays: Sequence[Any], attrs: dict[str, Any]) -> Any:
         """The forward of a record."""
         device = arrays[0].device if arrays and arrays[0].__class__ is self.array else None
         if device is None or device.id == self.current():
-            return self._in_memory(lambda: self.forward_of(op)(*arrays, **attrs), op.name)
+            return attempt(self, lambda: self.forward_of(op)(*arrays, **attrs), op.name)
         with device:
-            return self._in_memory(lambda: self.forward_of(op)(*arrays, **attrs), op.name)
+            return attempt(self, lambda: self.forward_of(op)(*arrays, **attrs), op.name)
 
-    def _in_memory(self, function: Callable[[], Any], name: str) -> Any:
-        try:
-            return function()
-        except self.out_of_memory as error:
-            raise OutOfMemoryError(
-                f"{name}: not enough memory on the GPU ({error}); {self.memory_text()}",
-                fix="Compute fewer elements at a time (a smaller batch), or keep less: wf.no_grad() where no gradient "
-                "is wanted, wf.utils.checkpoint.checkpoint where one is.",
-            ) from None
-
-    def memory_text(self) -> str:
-        """How much memory is in use, in words."""
-        pool = self.xp.get_default_memory_pool()
-        free, total = self.xp.cuda.runtime.memGetInfo()
-        return (f"tensors take {bytes_text(pool.used_bytes())}, {bytes_text(pool.total_bytes())} are reserved, "
-                f"{bytes_text(free)} of {bytes_text(total)} are free")  # fmt: skip
+    def gradient_as_is(self, op: Op) -> bool:
+        """Do the gradient rules of a record take bfloat16 as it is? Products do, which are fast in it, and what moves
+        rows; rules of reductions count and divide."""
+        return op in TAKE_BFLOAT16 and op.family not in ("reduction", "segments")
 
     def gradients(self, node: Any, g: Any, kept: tuple[Any, ...], needs: tuple[bool, ...]) -> list[Any] | None:
         """All gradients of a node of an elementwise record in one kernel; None: by its rules."""
         op = node.op
         if self.new_launcher is None or op.family != "elementwise" or op.vjp is None or isinstance(op.vjp, joint):
             return None
+        if g.__class__ is tuple:  # frexp
+            return None
         found = self._gradients.get(op)
         if found is None:
             found = self._gradients[op] = LargeGradients(op, self.kernel, self.constant_array)
-        made: list[Any] | None = found(g, kept, needs, node.attrs)
+        try:
+            made: list[Any] | None = found(g, kept, needs, node.attrs)
+        except CompileError as error:
+            refuse(f"{op.name} (gradient)", error, "its parts run one by one, slower")
+            self._gradients[op] = _no_gradients
+            return None
         return made
 
     def reduced(self, name: str, x: Any, dim: tuple[int, ...], keepdim: bool, dtype: np.dtype[Any]) -> Any:
@@ -347,7 +368,7 @@ class CudaBackend(Backend):
 
     def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
         """Room for an array, on the current device."""
-        return self._in_memory(lambda: self.xp.empty(tuple(shape), dtype), "empty")
+        return attempt(self, lambda: self.xp.empty(tuple(shape), dtype), "empty")
 
     def update(self, loop: Any, sets: Sequence[Sequence[Any]], numbers: Sequence[float]) -> None:
         """An elementwise loop over many sets of contiguous arrays, in one launch."""
@@ -394,27 +415,25 @@ class CudaBackend(Backend):
 
     def synchronize(self, index: int | None = None) -> None:
         """Wait until all that was asked of a device is done."""
-        self.xp.cuda.Device(index).synchronize()
+        with answering(self, "synchronize"):
+            self.xp.cuda.Device(index).synchronize()
         self.check_now()
 
 
+def _widening(op: Op, forward: Callable[..., Any]) -> Callable[..., Any]:
+    """A forward that is given float32 in the place of bfloat16; its results are rounded once."""
+
+    def widening(*arrays: Any, **attrs: Any) -> Any:
+        for x in arrays:
+            if x.dtype is BFLOAT16:
+                return op.in_float32(forward, *arrays, **attrs)
+        return forward(*arrays, **attrs)
+
+    return widening
+
+
+def _no_gradients(*arguments: Any) -> None:
+    """There is no kernel for all gradients of a record."""
+
+
 _DEVICES: dict[int, Device] = {}
-
-
-def _import(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise OperationError(f"device: 'cuda' needs CuPy, which cannot be imported ({error})", fix=_INSTALL) from None
-
-
-def _device_count(xp: Any) -> int:
-    """How many devices there are; an error that says why there is none."""
-    try:
-        count = int(xp.cuda.runtime.getDeviceCount())
-    except xp.cuda.runtime.CUDARuntimeError as error:
-        raise OperationError(f"device: CuPy finds no CUDA device ({error})",
-                             fix="Install a driver for the GPU, or use 'cpu'.") from None  # fmt: skip
-    if not count:
-        raise OperationError("device: CuPy finds no CUDA device", fix="Use 'cpu'.")
-    return count

@@ -8,7 +8,7 @@ import numpy as np
 
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import spec_of
-from wayfare.ops.contraction.einsum import split_equation
+from wayfare.ops.contraction.einsum import contracted
 from wayfare.ops.cuda.draws import mask_of_rows
 from wayfare.ops.cuda.table import on_cuda
 from wayfare.ops.recurrent._recurrence import run_in_ops
@@ -25,7 +25,7 @@ def _fitting(*arrays: Any) -> None:
         raise TypeError("operands of one numeric dtype are needed")
 
 
-@on_cuda("matmul")
+@on_cuda("matmul", bfloat16=True)
 def _matmul(b: Any, x: Any, y: Any) -> Any:
     _fitting(x, y)
     if not (x.ndim and y.ndim):
@@ -33,13 +33,13 @@ def _matmul(b: Any, x: Any, y: Any) -> Any:
     return b.matmul(x, y)
 
 
-@on_cuda("linear_plain")
+@on_cuda("linear_plain", bfloat16=True)
 def _linear_plain(b: Any, x: Any, weight: Any) -> Any:
     _fitting(x, weight)
     return b.matmul(x, weight.T)
 
 
-@on_cuda("linear")
+@on_cuda("linear", bfloat16=True)
 def _linear(b: Any, x: Any, weight: Any, bias: Any) -> Any:
     _fitting(x, weight, bias)
     if bias.shape != weight.shape[:1]:
@@ -49,18 +49,14 @@ def _linear(b: Any, x: Any, weight: Any, bias: Any) -> Any:
     return out
 
 
-@on_cuda("einsum")
+@on_cuda("einsum", bfloat16=True)
 def _einsum(b: Any, *xs: Any, equation: str) -> Any:
     _fitting(*xs)
-    terms, out = split_equation(equation)
-    # CuPy takes letters only; the equation may have more labels than there are letters.
-    names = {label: number for number, label in enumerate(dict.fromkeys("".join((*terms, out))))}
-    given: list[Any] = []
-    for term, x in zip(terms, xs, strict=True):
-        given += [x, [names[label] for label in term]]
-    made = b.xp.einsum(*given, [names[label] for label in out])
-    # A permutation of one operand must be a copy: the graph would not know that it is a view.
-    return made.copy() if len(xs) == 1 else made
+
+    def total(x: Any, axes: tuple[int, ...]) -> Any:
+        return b.ops.sum(x, dim=axes, keepdim=False).astype(x.dtype, copy=False)
+
+    return contracted(xs, equation, b.matmul, total)
 
 
 @on_cuda("cross")

@@ -73,7 +73,7 @@ def mask_of_rows(b: Any, key: Key, shape: tuple[int, ...], p: float) -> Any:
     return out.reshape(shape)
 
 
-@on_cuda("dropout")
+@on_cuda("dropout", bfloat16=True)
 def _dropout(b: Any, x: Any, *, p: float, key: Key, shape: tuple[int, ...]) -> Any:
     if not 0 < p < 1 or shape != x.shape:
         factor = mask(b, key=key, shape=shape, p=p).astype(x.dtype)
@@ -110,5 +110,3 @@ def _normal_around(b: Any, mean: Any, std: Any, *, key: Any) -> Any:
 on_host("its numbers are drawn by NumPy from parameters that are values", "random_poisson", "random_multinomial")
 on_host("CuPy has no such function", "airy_ai")
 on_host("how many steps it takes is a value", *POLYNOMIAL_NAMES)
-on_host("SciPy's and LAPACK's results, for singular matrices too, are the ones that the CPU gives",
-        *[op.name for op in REGISTRY.values() if op.family == "linear algebra" and op.name != "cross"])  # fmt: skip

@@ -9,10 +9,8 @@ import numpy as np
 
 from wayfare.core.numpy_math import OF_NUMPY, OF_SCIPY
 from wayfare.core.op import Op
+from wayfare.core.spec import NARROW_ARRAYS, Spec
 from wayfare.core.spec import OF_NUMPY as DTYPES
-from wayfare.core.spec import Spec
-
-_HALF = np.dtype("float16")
 
 
 class CupyMath:
@@ -47,8 +45,8 @@ class CupyMath:
             formula = op.formula
 
             def function(*arrays: Any, **attrs: Any) -> Any:
-                if any([a.dtype is _HALF for a in arrays]):  # the steps would lose too much precision
-                    arrays = tuple(a.astype(np.float32) if a.dtype is _HALF else a for a in arrays)
+                if any([a.dtype in NARROW_ARRAYS for a in arrays]):  # the steps would lose too much precision
+                    arrays = tuple(a.astype(np.float32) if a.dtype in NARROW_ARRAYS else a for a in arrays)
                 return formula(self, *arrays, **attrs)
 
         known: dict[Any, np.dtype[Any]] = {}

@@ -30,21 +30,21 @@ def _check(
         b.require((index >= low) & (index < size), error(text, fix=f"It can be from {low} to {size - 1}."))
 
 
-@on_cuda("index")
+@on_cuda("index", bfloat16=True)
 def _index(b: Any, x: Any, *indices: Any, dims: Sequence[int]) -> Any:
     for dim, index in zip(dims, indices, strict=True):
         _check(b, "index", index, x.shape[dim], dim, wrap=True)
     return take(b, x, indices[0], dims[0]) if len(dims) == 1 else x[full_index(indices, tuple(dims))]
 
 
-@on_cuda("index_place")
+@on_cuda("index_place", bfloat16=True)
 def _index_place(b: Any, g: Any, *indices: Any, shape: Any, dims: Any) -> Any:
     out = b.xp.zeros(shape, g.dtype)
     add_at(b, out, full_index(indices, dims), g)
     return out
 
 
-@on_cuda("index_put")
+@on_cuda("index_put", bfloat16=True)
 def _index_put(b: Any, x: Any, value: Any, *indices: Any, dims: Any, accumulate: bool) -> Any:
     for dim, index in zip(dims, indices, strict=True):
         _check(b, "index_put", index, x.shape[dim], dim, wrap=True)
@@ -56,13 +56,13 @@ def _index_put(b: Any, x: Any, value: Any, *indices: Any, dims: Any, accumulate:
     return out
 
 
-@on_cuda("index_select")
+@on_cuda("index_select", bfloat16=True)
 def _index_select(b: Any, x: Any, index: Any, *, dim: int) -> Any:
     _check(b, "index_select", index, x.shape[dim], dim)
     return take(b, x, index, dim)
 
 
-@on_cuda("embedding")
+@on_cuda("embedding", bfloat16=True)
 def _embedding(b: Any, weight: Any, index: Any, *, padding_idx: Any, by_frequency: bool) -> Any:
     _check(b, "embedding", index, weight.shape[0], 0)
     return take(b, weight, index, 0)
@@ -112,20 +112,20 @@ def _check_along(b: Any, op: str, x: Any, index: Any, dim: int) -> None:
     _check(b, op, index, x.shape[dim], dim, error=OperationError)
 
 
-@on_cuda("gather")
+@on_cuda("gather", bfloat16=True)
 def _gather(b: Any, x: Any, index: Any, *, dim: int) -> Any:
     _check_along(b, "gather", x, index, dim)
     return x[_along(b, index, dim)]
 
 
-@on_cuda("scatter_place")
+@on_cuda("scatter_place", bfloat16=True)
 def _scatter_place(b: Any, g: Any, index: Any, *, shape: Any, dim: int) -> Any:
     out = b.xp.zeros(shape, g.dtype)
     add_at(b, out, _along(b, index, dim), g)
     return out
 
 
-@on_cuda("scatter_add")
+@on_cuda("scatter_add", bfloat16=True)
 def _scatter_add(b: Any, x: Any, index: Any, src: Any, *, dim: int) -> Any:
     _check_along(b, "scatter_add", x, index, dim)
     out = x.copy("C")
@@ -133,7 +133,7 @@ def _scatter_add(b: Any, x: Any, index: Any, src: Any, *, dim: int) -> Any:
     return out
 
 
-@on_cuda("scatter")
+@on_cuda("scatter", bfloat16=True)
 def _scatter(b: Any, x: Any, index: Any, src: Any, *, dim: int) -> Any:
     _check_along(b, "scatter", x, index, dim)
     out = x.copy("C")
@@ -216,7 +216,7 @@ def _spread(b: Any, x: Any, offsets: Any, size: int) -> Any:
     return out
 
 
-@on_cuda("segment_repeat")
+@on_cuda("segment_repeat", bfloat16=True)
 def _segment_repeat(b: Any, x: Any, offsets: Any, *, size: int) -> Any:
     _check_segments(b, "segment_repeat", offsets, size)
     if x.shape[0] != offsets.size - 1:
@@ -224,14 +224,14 @@ def _segment_repeat(b: Any, x: Any, offsets: Any, *, size: int) -> Any:
     return _spread(b, x, offsets, size)
 
 
-@on_cuda("segment_sum")
+@on_cuda("segment_sum", bfloat16=True)
 def _segment_sum(b: Any, x: Any, offsets: Any) -> Any:
     _check_segments(b, "segment_sum", offsets, x.shape[0])
     return _reduced(b, x, offsets, "sum")
 
 
 def _segment_extreme(name: str, kind: str) -> None:
-    @on_cuda(name)
+    @on_cuda(name, bfloat16=True)
     def forward(b: Any, x: Any, offsets: Any) -> Any:
         _check_segments(b, name, offsets, x.shape[0])
         empty = OperationError(f"{name}: a segment is empty, so it has no {kind}", fix="Leave empty segments out.")

@@ -14,8 +14,19 @@ from wayfare.ops.movement.onnx_rules import memory_places
 from wayfare.ops.movement.shape import replay as replay_on_numpy
 
 runs_as_it_is("basic_index", "cast", "clone", "expand", "flip", "permute", "reshape", "roll", "select",
-              "slice", "squeeze", "squeeze_dim", "squeeze_dims", "t", "to_device", "transpose", "tril", "triu",
-              "unsafe_view", "unsqueeze", "view_bits")  # fmt: skip
+              "slice", "squeeze", "squeeze_dim", "squeeze_dims", "t", "to_device", "transpose", "unsafe_view",
+              "unsqueeze", "view_bits")  # fmt: skip
+
+
+def _triangle(name: str) -> None:
+    @on_cuda(name)
+    def forward(b: Any, x: Any, *, diagonal: int) -> Any:
+        # Of bfloat16 CuPy makes float32.
+        return getattr(b.xp, name)(x, diagonal).astype(x.dtype, copy=False)
+
+
+_triangle("tril")
+_triangle("triu")
 
 
 @on_cuda("frexp")
@@ -29,12 +40,12 @@ def _contiguous(b: Any, x: Any) -> Any:
     return x.copy("C")
 
 
-@on_cuda("cat")
+@on_cuda("cat", bfloat16=True)
 def _cat(b: Any, *xs: Any, dim: int) -> Any:
     return b.xp.ascontiguousarray(b.xp.concatenate(xs, axis=dim))
 
 
-@on_cuda("stack")
+@on_cuda("stack", bfloat16=True)
 def _stack(b: Any, *xs: Any, dim: int) -> Any:
     return b.xp.ascontiguousarray(b.xp.stack(xs, axis=dim))
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.core.op import REGISTRY
-from wayfare.core.spec import OF_NUMPY, Spec
+from wayfare.core.spec import NARROW_ARRAYS, OF_NUMPY, Spec, widened
 from wayfare.ops._define import reduced_shape
 from wayfare.ops.cuda.table import on_cuda
 
@@ -20,7 +20,7 @@ def _result_dtype(name: str, x: Any) -> np.dtype[Any]:
 
 
 def _reducing(name: str, function: str, *, sums: bool = False) -> None:
-    @on_cuda(name)
+    @on_cuda(name, bfloat16=True)
     def forward(b: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
         dtype = _result_dtype(name, x)
         if not dim:
@@ -29,8 +29,8 @@ def _reducing(name: str, function: str, *, sums: bool = False) -> None:
         if found is not None:
             return found
         # Halves are summed in single precision.
-        options = {"dtype": np.dtype(np.float32) if dtype == np.float16 else dtype} if sums else {}
-        return getattr(b.xp, function)(x, axis=dim, keepdims=keepdim, **options).astype(dtype, copy=False)
+        options = {"dtype": np.dtype(np.float32) if dtype in NARROW_ARRAYS else dtype} if sums else {}
+        return getattr(b.xp, function)(widened(x), axis=dim, keepdims=keepdim, **options).astype(dtype, copy=False)
 
 
 for _name, _function in (("amax", "amax"), ("amin", "amin"), ("max_of_all", "amax"), ("min_of_all", "amin"),

@@ -14,18 +14,23 @@ from wayfare.core.op import REGISTRY, Op
 Override = Callable[..., Any]
 
 OVERRIDES: dict[Op, Override] = {}
+# Those of them whose kernels or library take bfloat16 themselves; the others are given float32, as on the CPU.
+TAKE_BFLOAT16: set[Op] = set()
 # Records whose forward is NumPy code that CuPy's arrays run as it is: views, and few functions that NumPy hands over.
 PLAIN: set[Op] = set()
 # Records that the CPU computes: the arrays are copied there and back, and the device is waited for. With the reason.
 ON_HOST: dict[Op, str] = {}
 
 
-def on_cuda(*names: str) -> Callable[[Override], Override]:
-    """Decorator: `function(backend, *arrays, **attrs)` is the forward of these records on arrays of CuPy."""
+def on_cuda(*names: str, bfloat16: bool = False) -> Callable[[Override], Override]:
+    """Decorator: `function(backend, *arrays, **attrs)` is the forward of these records on arrays of CuPy. With
+    `bfloat16` it takes such arrays as they are, and so do the gradient rules of the records."""
 
     def register(function: Override) -> Override:
         for name in names:
             OVERRIDES[REGISTRY[name]] = function
+            if bfloat16:
+                TAKE_BFLOAT16.add(REGISTRY[name])
         return function
 
     return register

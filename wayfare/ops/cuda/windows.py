@@ -70,11 +70,7 @@ def _col2im(b: Any, columns: Any, *, sizes: Sizes, **how: Sizes) -> Any:
 # -- convolution ------------------------------------------------------------------------------------------------------
 
 
-def _wide(x: Any) -> Any:
-    return x.astype(np.float32) if x.dtype == np.float16 else x
-
-
-@on_cuda("conv")
+@on_cuda("conv", bfloat16=True)
 def _conv(b: Any, x: Any, weight: Any, bias: Any = None, *, groups: int, **how: Sizes) -> Any:
     windows = Windows(weight.shape[2:], **how)
     counts = windows.counts(x.shape[2:])
@@ -86,14 +82,14 @@ def _conv(b: Any, x: Any, weight: Any, bias: Any = None, *, groups: int, **how: 
     return out
 
 
-@on_cuda("conv_bias")
+@on_cuda("conv_bias", bfloat16=True)
 def _conv_bias(b: Any, x: Any, weight: Any, bias: Any, **how: Any) -> Any:
     if bias.shape != weight.shape[:1] or bias.dtype != x.dtype:
         raise ValueError("the bias does not fit")
     return _conv(b, x, weight, bias, **how)
 
 
-@on_cuda("conv_input")
+@on_cuda("conv_input", bfloat16=True)
 def _conv_input(b: Any, g: Any, weight: Any, *, sizes: Sizes, groups: int, **how: Sizes) -> Any:
     if g.shape[1] != weight.shape[0] or g.dtype != weight.dtype:
         raise ValueError("shapes or dtypes do not fit")
@@ -103,7 +99,7 @@ def _conv_input(b: Any, g: Any, weight: Any, *, sizes: Sizes, groups: int, **how
     return out
 
 
-@on_cuda("conv_weight")
+@on_cuda("conv_weight", bfloat16=True)
 def _conv_weight(b: Any, x: Any, g: Any, *, kernel: Sizes, groups: int, **how: Sizes) -> Any:
     out = b.empty((g.shape[1], x.shape[1] // groups, *kernel), x.dtype)
     slide = Windows(kernel, **how).slide(g.shape[2:])
@@ -121,17 +117,17 @@ def _largest(b: Any, x: Any, counts: Sizes, slide: Slide | None) -> tuple[Any, A
     return values, places
 
 
-@on_cuda("max_pool")
+@on_cuda("max_pool", bfloat16=True)
 def _max_pool(b: Any, x: Any, *, kernel: Sizes, counts: Sizes, **how: Sizes) -> tuple[Any, Any]:
     return _largest(b, x, counts, Windows(kernel, **how).slide(counts))
 
 
-@on_cuda("adaptive_max_pool")
+@on_cuda("adaptive_max_pool", bfloat16=True)
 def _adaptive_max_pool(b: Any, x: Any, *, counts: Sizes) -> tuple[Any, Any]:
     return _largest(b, x, counts, None)
 
 
-@on_cuda("max_pool_spread")
+@on_cuda("max_pool_spread", bfloat16=True)
 def _max_pool_spread(b: Any, g: Any, places: Any, *, sizes: Sizes, **how: Sizes) -> Any:
     if g.shape != places.shape:
         raise ValueError("they do not fit")
@@ -141,7 +137,7 @@ def _max_pool_spread(b: Any, g: Any, places: Any, *, sizes: Sizes, **how: Sizes)
     return out
 
 
-@on_cuda("pool_sum")
+@on_cuda("pool_sum", bfloat16=True)
 def _pool_sum(b: Any, x: Any, *, counts: Sizes, **how: Sizes) -> Any:
     out = b.empty((*x.shape[:2], *counts), x.dtype)
     pooling.sum_forward(b.launcher, b.in_c_order(x), out, _undilated(counts, **how))
@@ -194,7 +190,7 @@ def _resample(b: Any, x: Any, places: Any, weights: Any, *, dim: int) -> Any:
 @on_cuda("resample_back")
 def _resample_back(b: Any, g: Any, places: Any, weights: Any, *, dim: int, size: int) -> Any:
     """The adjoint, as a product of matrices."""
-    wide = _wide(g)
+    wide = g.astype(np.float32) if g.dtype == np.float16 else g
     matrix = b.xp.zeros((places.shape[1], size), wide.dtype)
     here = b.xp.arange(places.shape[1])
     for t in range(places.shape[0]):

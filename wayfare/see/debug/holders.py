@@ -7,6 +7,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Sequence
+from inspect import CO_OPTIMIZED
 from types import (
     BuiltinFunctionType,
     CellType,
@@ -70,11 +71,16 @@ class Names:
                         self._globals.setdefault(id(value), (key, name))
 
     def _enter(self, frame: FrameType) -> None:
-        if frame.f_locals is frame.f_globals:
+        held = frame.f_locals
+        if held is frame.f_globals:
             return
-        for name, value in frame.f_locals.items():
+        for name, value in held.items():
             # The name in the innermost frame goes before others.
             self._locals.setdefault(id(value), (name, frame))
+        # Before Python 3.13 this is a copy that the frame keeps, with values that its names may leave soon. (A debugger
+        # that has stopped there writes the copy back.)
+        if type(held) is dict and frame.f_code.co_flags & CO_OPTIMIZED and frame.f_trace is None:
+            held.clear()
 
     def of(self, thing: Any) -> Holder | None:
         """The name of an object, if it has one: a local one, or a global one of the user's or of ours."""

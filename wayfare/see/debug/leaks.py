@@ -24,6 +24,8 @@ from wayfare.see.graph.node_info import CallSites, CountedOnce, arrays_in
 _ASKED = 3
 # A line that is in one graph this often, each time with the previous result, ran in a loop.
 _OFTEN = 8
+# Lines that the error of a full device names, and lists.
+_NAMED, _LISTED = 3, 10
 # With more tensors than this, those that are gone are removed.
 _FEW = 10_000
 
@@ -186,15 +188,17 @@ def leaks() -> Leaks:
     return snapshot(None)
 
 
-def snapshot(origins: Origins | None) -> Leaks:
-    """Look at everything that is alive."""
+def snapshot(origins: Origins | None, on: str | None = None) -> Leaks:
+    """Look at everything that is alive; with `on` at what is on this type of device."""
     gc.collect()
     names = Names()
     tensors, nodes, modules = _alive(Tensor, Node, Module)
+    if on is not None:
+        tensors = [tensor for tensor in tensors if tensor.device.type == on]
     # What a graph holds is reported for the tensor at its end.
     ours = {id(tensors), id(nodes), id(modules), *(id(node.edges) for node in nodes)}
     rows: dict[Any, Row] = {}
-    memory = CountedOnce()
+    memory = CountedOnce(on)
     places = CallSites()
     sites = [_site_of(tensor, places, origins) for tensor in tensors]
     # The holder is searched for a few tensors of each line, and for all tensors without a line.
@@ -238,6 +242,18 @@ def snapshot(origins: Origins | None) -> Leaks:
     found = Leaks(_sorted([row for row in rows.values() if row.tensors or row.nodes]))
     found._seen = {id(tensor): weakref.ref(tensor) for tensor in tensors}
     return found
+
+
+def held_on(device: str) -> tuple[str, str]:
+    """What is alive on a type of device, for the error that it is full: the largest in a few words, and more of it."""
+    rows = [row for row in snapshot(None, device).rows if row.bytes + row.graph_bytes]
+    words = []
+    for row in rows[:_NAMED]:
+        where = str(row.site or row.holder or "a line that is not known")
+        graph = f" and a graph of {bytes_text(row.graph_bytes)}" if row.graph_bytes else ""
+        words.append(f"{where} ({counted(row.tensors, 'tensor')} of {bytes_text(row.bytes)}{graph})")
+    listed = "\n".join(map(str, rows[:_LISTED]))
+    return ", ".join(words), f"Alive on {device}, the largest first:\n{listed}" if rows else ""
 
 
 def _alive(*kinds: type) -> list[list[Any]]:

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import CodeType
 from typing import Any
 
-import numpy as np
-
 from wayfare.core.callsite import Site, locate
+from wayfare.core.device import device_of, is_array
 from wayfare.core.node import Node
 from wayfare.core.spec import OF_NUMPY, Spec
 from wayfare.core.walk import reachable, split_edge
@@ -45,7 +44,7 @@ def input_specs(node: Node) -> list[Spec | None]:
     kept = kept_inputs(node)
     for i, spec in enumerate(found):
         if spec is None and kept is not None and kept[i] is not None:
-            found[i] = Spec(kept[i].shape, OF_NUMPY[kept[i].dtype]) if isinstance(kept[i], np.ndarray) else kept[i]
+            found[i] = Spec(kept[i].shape, OF_NUMPY[kept[i].dtype]) if is_array(kept[i]) else kept[i]
     return found
 
 
@@ -54,7 +53,7 @@ def kept_inputs(node: Node) -> Sequence[Any] | None:
     kept = node.kept
     if kept is None or len(kept) != len(node.edges) + 1:
         return None
-    return [k if isinstance(k, (np.ndarray, Spec)) else None for k in kept[1:]]
+    return [k if is_array(k) or isinstance(k, Spec) else None for k in kept[1:]]
 
 
 def values_kept(nodes: Iterable[Node]) -> dict[tuple[Node, int], Any]:
@@ -66,11 +65,11 @@ def values_kept(nodes: Iterable[Node]) -> dict[tuple[Node, int], Any]:
             continue
         own = kept[0] if isinstance(kept[0], tuple) else (kept[0],)
         for number, (array, spec) in enumerate(zip(own, node.specs, strict=False)):
-            if isinstance(array, np.ndarray) and array.shape == spec.shape:
+            if is_array(array) and array.shape == spec.shape:
                 found[node, number] = array
         for edge, array in zip(node.edges, kept[1:], strict=True):
             target, number = split_edge(edge)
-            if isinstance(target, Node) and isinstance(array, np.ndarray):
+            if isinstance(target, Node) and is_array(array):
                 if array.shape == target.specs[number].shape:
                     found[target, number] = array
     return found
@@ -90,7 +89,7 @@ def arrays_in(kept: Any) -> Iterator[Any]:
     stack = [kept]
     while stack:
         item = stack.pop()
-        if isinstance(item, np.ndarray):
+        if is_array(item):
             yield item
         elif isinstance(item, (tuple, list)):
             stack.extend(item)
@@ -100,14 +99,15 @@ def arrays_in(kept: Any) -> Iterator[Any]:
 
 
 class CountedOnce:
-    """Counts the bytes of each memory once, however many arrays share it."""
+    """Counts the bytes of each memory once, however many arrays share it; `on` one type of device only."""
 
-    def __init__(self) -> None:
+    def __init__(self, on: str | None = None) -> None:
+        self._on = on
         self._seen: set[int] = set()
 
     def new(self, array: Any) -> int:
         """The bytes of the memory an array lies in; 0 if it was counted before, or is no array."""
-        if not isinstance(array, np.ndarray):
+        if not is_array(array) or (self._on is not None and device_of(array).type != self._on):
             return 0
         owner = owner_of(array)
         if id(owner) in self._seen:
