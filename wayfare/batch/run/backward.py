@@ -7,6 +7,7 @@ weight gradients of linear layers are deferred to the end: one large gemm for ea
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import thread_time
@@ -19,9 +20,10 @@ from wayfare.autograd.engine import add_up, by_rule, fit, prepare
 from wayfare.autograd.kept import FREED, unpack
 from wayfare.batch.function_profile import MapTiming
 from wayfare.batch.record.call import Array, Value
-from wayfare.batch.run.call_loops import how_many, place_rows
+from wayfare.batch.run.call_loops import how_many
 from wayfare.batch.run.deferred_gemm import DeferredGemms, product_of
 from wayfare.batch.run.group import Group, Scattered, Shared, Slice, part_of
+from wayfare.batch.run.ragged_group import RaggedRows
 from wayfare.batch.run.reachability import reachable_from
 from wayfare.batch.run.rematerialise import Rematerialised
 from wayfare.batch.run.row_group import Arena, RowGroup
@@ -225,11 +227,10 @@ class _BackwardPass:
     def _grad_of(self, group: Group, number: int) -> Array:
         found = self._grads.get((group.number, number))
         if found is None:
-            row = group.signature.outs[number]
-            size = 1 if group.single else group.calls
-            found = self._grads[group.number, number] = buffer_pool.empty((size, *row.shape), row.dtype)
+            dtype = group.signature.outs[number].dtype
+            found = self._grads[group.number, number] = buffer_pool.empty(group.room(number), dtype)
             found.fill(0)
-            place_rows(self._addresses, group.start + number, len(group.signature.outs), found)
+            group.place_rows(self._addresses, number, found)
         return found
 
     def add_to_value(self, value: Value, g: Any) -> None:
@@ -238,7 +239,7 @@ class _BackwardPass:
         if not group.differentiable:
             return
         self._reached[value.call.row_id + value.number] = True
-        target = self._grad_of(group, value.number)[group.index_of(value.call), ...]
+        target = group.row_at(self._grad_of(group, value.number), value.number, group.index_of(value.call))
         if value.is_part:
             target = part_of(target, value.row, value.offset)
         np.add(target, g.dense() if g.__class__ is Rows else g, out=target)
@@ -298,18 +299,19 @@ class _BackwardPass:
         for chosen in parts:
             leaves, outputs = group.recompute(chosen)
             wanted: Array = np.any(by_call[chosen], axis=0)
-            pairs = [(out, g[chosen]) for out, g, want in zip(outputs, given, wanted, strict=False)
+            pairs = [(out, g[group.rows_of_output(k, chosen)])
+                     for k, (out, g, want) in enumerate(zip(outputs, given, wanted, strict=False))
                      if want and g is not None and out._requires_grad]  # fmt: skip
             own = {id(leaf): i for i, leaf in enumerate(leaves) if group.sources[i] is not None}
             reached = np.zeros(group.calls, np.bool_)
             reached[chosen] = True
             for i, g in self._pull(pairs, own).items():
-                flags = group.of_input(i, reached)
                 if group.batched[i]:
+                    flags = group.rows_of_input(i, reached)
                     rows = g.dense() if g.__class__ is Rows else g
                     g = np.zeros((len(flags), *rows.shape[1:]), rows.dtype)
                     g[flags] = rows
-                self._deliver(group.sources[i], g, flags)
+                self._deliver(group.sources[i], g, group.of_input(i, reached))
 
     def _deliver(self, source: Any, g: Any, reached: Array | None) -> None:
         if g.__class__ is Rows:
@@ -348,13 +350,14 @@ class _BackwardPass:
     def _to_rows(self, source: Scattered, g: Array, reached: Array | None) -> None:
         for i, tensor in source.outside:
             if reached is None or reached[i]:
-                self._to_outside(tensor, np.array(g[i]))
+                self._to_outside(tensor, np.array(source.part(g, i)))
         if not len(source.row_ids):
             return
         for group, number in source.groups:
             if (group.number, number) not in self._grads:
                 self._grad_of(group, number)
-        if source.at is None and NATIVE is not None:
+        ragged = source.__class__ is RaggedRows
+        if source.at is None and NATIVE is not None and not ragged:
             if NATIVE.add_rows(self._addresses, self._reached, source.row_ids, source.offsets, g, reached):
                 return
         self._reached[source.row_ids if reached is None else
@@ -362,7 +365,10 @@ class _BackwardPass:
         addresses = self._addresses[source.row_ids]
         if source.offsets is not None:
             addresses += source.offsets
-        if source.at is not None:
+        if ragged:
+            g = source.taken(g)
+            addresses = source.addresses(addresses, g.itemsize * math.prod(g.shape[1:]))
+        elif source.at is not None:
             g = g[source.at]
         if g.size:
             by_address.add(addresses, np.ascontiguousarray(g))

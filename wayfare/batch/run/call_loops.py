@@ -14,6 +14,7 @@ from weakref import ref
 import numpy as np
 
 from wayfare.batch.record.call import Array, Call, Row, Value
+from wayfare.batch.record.signature import Signature
 from wayfare.batch.run.steps import StackCalls, Steps
 from wayfare.core.native import NATIVE
 from wayfare.core.tensor import Tensor
@@ -33,7 +34,7 @@ def _by_depth(calls: Sequence[Call]) -> list[list[Call]]:
             levels.append({})
         call.depth = depth + 1
         level = levels[depth]
-        signature = id(call.signature)
+        signature = id(call.signature.family or call.signature)
         if signature in level:
             level[signature].append(call)
         else:
@@ -58,7 +59,7 @@ def _one_after_another(calls: Sequence[Call]) -> list[list[Call]]:
     """
     by_signature: dict[int, _SignatureCalls] = {}
     for call in calls:
-        signature = call.signature
+        signature = call.signature.family or call.signature
         own = by_signature.get(id(signature))
         if own is None:
             own = by_signature[id(signature)] = _SignatureCalls()
@@ -70,11 +71,12 @@ def _one_after_another(calls: Sequence[Call]) -> list[list[Call]]:
                 # Often several outputs of one call, or of calls of one signature, are read together.
                 if producer is not last and producer.group is None:
                     last = producer
-                    if producer.signature is signature:
+                    read = producer.signature.family or producer.signature
+                    if read is signature:
                         if producer.depth >= level:
                             level = producer.depth + 1
-                    elif producer.signature is not last_signature:
-                        last_signature = producer.signature
+                    elif read is not last_signature:
+                        last_signature = read
                         own.reads.add(id(last_signature))
         call.depth = level
         if level == len(own.levels):
@@ -252,7 +254,7 @@ steps_of, order_rows = _steps_of, _order_rows
 columns_of, rows_of, mark_as_run, split_needed = _columns_of, _rows_of, _mark_as_run, _split_needed
 place_rows, how_many = _place_rows, _how_many
 if NATIVE is not None:
-    NATIVE.set_up_loops(Call, Value, Steps, StackCalls)
+    NATIVE.set_up_loops(Call, Value, Steps, StackCalls, Signature)
     by_depth, one_after_another, reads_of = NATIVE.by_depth, NATIVE.one_after_another, NATIVE.reads_of
     steps_of, order_rows = NATIVE.steps_of, NATIVE.order_rows
     columns_of, rows_of = NATIVE.columns_of, NATIVE.rows_of

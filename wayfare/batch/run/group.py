@@ -15,9 +15,10 @@ from wayfare.autograd.kept import unpack
 from wayfare.batch.record.call import Array, Call, Row, Value
 from wayfare.batch.record.row_copy import RowCopy
 from wayfare.batch.record.signature import Signature
-from wayfare.batch.run.call_loops import columns_of
+from wayfare.batch.run.call_loops import columns_of, place_rows
 from wayfare.codegen.routines import addresses as by_address
 from wayfare.core import buffer_pool
+from wayfare.core.dispatch import tensor_ops
 from wayfare.core.errors import InPlaceError
 from wayfare.core.mode import changed_mode
 from wayfare.core.native import NATIVE
@@ -76,6 +77,10 @@ class Scattered:
         self.groups = groups
         self.outside = outside
 
+    def part(self, array: Array, i: int) -> Array:
+        """What the i-th value has of an array of all rows."""
+        return array[i, ...]
+
 
 class Shared:
     """A source: one tensor or value for all calls."""
@@ -88,6 +93,9 @@ class Shared:
 
 class Group:
     """Calls of one signature that run as one."""
+
+    # Whether its calls differ in their lengths (`ragged_group.py`).
+    has_lengths = False
 
     __slots__ = (
         "arrays", "batched", "calls", "differentiable", "extras", "leaves", "number", "outputs", "round", "signature",
@@ -118,7 +126,7 @@ class Group:
         """Gather the inputs, run the op, and register the outputs."""
         signature = self.signature
         columns = self.columns(calls)
-        located = [segment.locate(column, signature.grad) for column in columns]
+        located = [self.locate(segment, i, column, signature.grad) for i, column in enumerate(columns)]
         if self.run_natively(segment, calls, located):
             return
         for (array, addresses, source, several), column in zip(located, columns, strict=True):
@@ -141,6 +149,10 @@ class Group:
         """Run without tensors and nodes if that is possible (`row_group.py`)."""
         return False
 
+    def locate(self, segment: Segment, number: int, column: tuple[Any, ...], grad: bool) -> Located:
+        """Where the rows of one input lie."""
+        return segment.locate(column, grad)
+
     def columns(self, calls: list[Call]) -> Sequence[tuple[Any, ...]]:
         """For each input, its rows."""
         return columns_of(calls)
@@ -149,8 +161,24 @@ class Group:
         """A flag for each row of one of its inputs, from flags for the calls."""
         return flags
 
+    def rows_of_input(self, number: int, flags: Array) -> Array:
+        """A flag for each row of the tensor of one of its inputs, from flags for the calls."""
+        return self.of_input(number, flags)
+
+    def rows_of_output(self, number: int, chosen: Array) -> Array:
+        """The rows of one output that belong to chosen calls."""
+        return chosen
+
     def mark_before(self, rows: Array) -> None:
         """Mark the rows of this group that marked rows of it are computed from: there are none."""
+
+    def signature_of(self, i: int) -> Signature:
+        """The signature of the i-th call."""
+        return self.signature
+
+    def leaf_part(self, number: int, leaf: Tensor, i: int) -> Tensor:
+        """The i-th row of one of its inputs."""
+        return tensor_ops.select(leaf, dim=0, index=i)  # type: ignore[no-any-return]
 
     def inputs_of(self, i: int, columns: Sequence[Any], made: Any) -> list[Tensor]:
         """The inputs of one call, from functions that give those of each column."""
@@ -249,11 +277,23 @@ class Group:
         """The index of a call's row in the results."""
         return (call.row_id - self.start) // len(self.signature.outs)
 
+    def place_rows(self, addresses: Array, number: int, array: Array) -> None:
+        """Enter the addresses of the rows of one output."""
+        place_rows(addresses, self.start + number, len(self.signature.outs), array)
+
+    def room(self, number: int) -> tuple[int, ...]:
+        """The shape of the array of one output."""
+        return (1 if self.single else self.calls, *self.signature.outs[number].shape)
+
+    def row_at(self, array: Array, number: int, i: int) -> Array:
+        """The i-th row of the array of one output, or of an array like that."""
+        return array[i, ...]
+
     def array_of(self, value: Value) -> Array:
         """The array of a value; must not be written to."""
-        number = value.number
-        array = self.arrays[number][self.index_of(value.call), ...]
-        if value.is_part and (value.offset or value.row is not self.signature.outs[number]):
+        number, call = value.number, value.call
+        array = self.row_at(self.arrays[number], number, self.index_of(call))
+        if value.is_part and (value.offset or value.row is not call.signature.outs[number]):
             array = part_of(array, value.row, value.offset)
         return array
 
@@ -277,7 +317,7 @@ def as_slice(values: Sequence[Value], distance: int) -> Slice | None:
     """These rows as a slice of one earlier result, if they are adjacent there; `distance` is that of their ids."""
     first, last = values[0], values[-1]
     group: Group = first.call.group
-    if distance != len(group.signature.outs) or group is not last.call.group or first.number != last.number:
+    if distance != len(group.signature.outs) or group.has_lengths or group is not last.call.group or first.number != last.number:
         return None
     return Slice(group, first.number, group.index_of(first.call), len(values), first.offset, first.row)
 

@@ -140,7 +140,7 @@ class _Layers:
                                     both = self._history(self._join(before.fields, history.fields))
                                     before.joined[history] = both
                                 before = both
-            signature = id(call.signature)
+            signature = id(call.signature.family or call.signature)
             step = before.steps.get(signature)
             if step is None:
                 step = before.steps[signature] = self._step(signature, before.fields)
@@ -282,7 +282,7 @@ def _bundles(groups: list[list[Call]]) -> list[_Bundle]:
     bundles: list[_Bundle] = []
     states: dict[int, _SignatureState] = {}
     for number, calls in enumerate(groups):
-        signature = id(calls[0].signature)
+        signature = id(calls[0].signature.family or calls[0].signature)
         state = states.get(signature)
         if state is None:
             state = states[signature] = _SignatureState(len(states))
