@@ -43,7 +43,8 @@ def both(function, examples, parameters, leaves=(), weights=None):
             stats = wf.batching.last()
         else:
             made = flat([function(x) for x in examples])
-        used = [(t, 1.0 if weights is None else weights[i % len(weights)]) for i, t in enumerate(made) if t.requires_grad]
+        factors = weights or [1.0]
+        used = [(t, factors[i % len(factors)]) for i, t in enumerate(made) if t.requires_grad]
         total = sum([(t * w).sum() for t, w in used if w], start=wf.zeros((), dtype=wf.float64))
         if total.requires_grad:
             total.backward()
@@ -118,7 +119,9 @@ def test_each_op(name):
     assert merged and merged[0].name == "mul", stats
 
 
-@pytest.mark.parametrize("name", ["sum", "mean", "softmax", "logsumexp", "Linear", "tanh", "a shared vector", "weights times rows"])
+@pytest.mark.parametrize(
+    "name", ["sum", "mean", "softmax", "logsumexp", "Linear", "tanh", "a shared vector", "weights times rows"]
+)
 def test_one_group_for_all_lengths(name):
     stats = compare(OPS[name], ragged(), [*W.parameters(), VECTOR])
     assert {k.groups for k in stats.kinds} == {1}
@@ -138,12 +141,14 @@ def test_same_lengths_are_an_ordinary_group():
 
 
 def test_a_failing_call_is_named():
-    def f(x):
-        return x.sum(0) + wf.zeros(4, dtype=wf.float64)[: 3 if len(x) != 5 else 3]
+    table = nn.Embedding(4, WIDTH).double()
 
-    compare(f, ragged())
-    with pytest.raises(wf.WayfareError if hasattr(wf, "WayfareError") else Exception):
-        wf.map(lambda x: x @ wf.ones(len(x), dtype=wf.float64), ragged())
+    def f(x):
+        return table(x.sum(0).long())
+
+    examples = [wf.ones(n, dtype=wf.float64) for n in (3, 1, 4, 2)]
+    with pytest.raises(IndexError, match="example 2"):
+        wf.map(f, examples)
 
 
 # -- children ----------------------------------------------------------------------------------------------------------
@@ -263,9 +268,9 @@ def test_hooks_and_gradients_of_intermediate_results():
     for batched in (False, True):
         seen = []
 
-        def f(x):
+        def f(x, seen=seen):
             h = wf.stack([W(row).tanh() for row in x])
-            h.register_hook(lambda g: seen.append(g.clone()))
+            h.register_hook(seen.append)
             return (h * x).sum(0), h
 
         made = wf.map(f, leaves) if batched else [f(x) for x in leaves]
@@ -354,3 +359,78 @@ def test_random_programs(seed):
     leaves = [t.requires_grad_() for t in examples] if chance.random() < 0.7 else ()
     weights = [chance.choice([0.0, 1.0, 0.5]) for _ in range(5)]
     compare(random_function(chance), examples, [*W.parameters(), VECTOR], leaves, weights)
+
+
+# -- attention ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_over_lengths(causal):
+    in_rows = layer(WIDTH, 3 * WIDTH)
+
+    def f(x):
+        q, k, v = in_rows(x).chunk(3, -1)
+        return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal).sum(0)
+
+    leaves = [t.requires_grad_() for t in ragged([3, 1, 12, 0, 2, 30, 4, 4])]
+    stats = compare(f, leaves, in_rows.parameters(), leaves, weights=[1.0, 0.5, 0.0])
+    assert groups_of(stats, "attention") == (1, 8)
+
+
+def test_multi_head_attention_over_lengths():
+    attention = nn.MultiheadAttention(4, 2).double()
+    leaves = [t.requires_grad_() for t in ragged(LENGTHS, 4)]
+    stats = compare(lambda x: attention(x, x, x, need_weights=False)[0].sum(0), leaves, attention.parameters(), leaves)
+    assert groups_of(stats, "self_attention") == (1, len(LENGTHS))
+    assert groups_of(stats, "linear") == (2, 2 * len(LENGTHS))
+
+
+def test_a_transformer_layer_over_lengths():
+    block = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True).double()
+    leaves = [t.requires_grad_() for t in ragged(LENGTHS, 4)]
+    stats = compare(lambda x: block(x).mean(0), leaves, block.parameters(), leaves, weights=[1.0, 0.0, 2.0])
+    assert stats.groups <= 12 and stats.nodes >= 11 * len(LENGTHS)
+
+
+def test_a_transformer_layer_differentiated_twice():
+    block = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True).double()
+    leaves = [t.requires_grad_() for t in ragged([2, 3, 1], 4)]
+    found = []
+    for run in (lambda f, xs: [f(x) for x in xs], wf.map):
+        total = sum(run(lambda x: block(x).square().sum(), leaves))
+        first = wf.autograd.grad(total, leaves, create_graph=True)
+        found.append([*first, *wf.autograd.grad(sum([g.square().sum() for g in first]), leaves)])
+    for mine, right in zip(*found, strict=True):
+        np.testing.assert_allclose(mine.detach().numpy(), right.detach().numpy(), rtol=1e-8, atol=1e-10)
+
+
+# -- batches of one ----------------------------------------------------------------------------------------------------
+
+
+BATCHES_OF_ONE = {
+    "Linear": lambda x: W(x),
+    "tanh": lambda x: x.tanh() * 2,
+    "a row of its own": lambda x: x * x[:, :1],
+    "a shared vector": lambda x: x + VECTOR,
+    "softmax over positions": lambda x: x.softmax(1),
+    "sum over positions": lambda x: x.sum(1),
+    "mean over positions": lambda x: x.mean(1, keepdim=True),
+    "sum over the batch": lambda x: x.sum(0),
+    "sum over features": lambda x: x.sum(-1),
+    "squeezed": lambda x: x.squeeze(0) * 2,
+    "heads": lambda x: (x.reshape(1, -1, WIDTH, 1) * 2).sum(3),
+    "transposed": lambda x: (x.transpose(1, 2) * 2).sum(1),
+    "cat of features": lambda x: wf.cat([x, x], 2).sum(1),
+}
+
+
+@pytest.mark.parametrize("name", BATCHES_OF_ONE)
+def test_batches_of_one(name):
+    leaves = [t[None].requires_grad_() for t in ragged()]
+    compare(lambda x: BATCHES_OF_ONE[name](x * 1), leaves, [*W.parameters(), VECTOR], leaves, weights=[1.0, 0.0, 0.5])
+
+
+@pytest.mark.parametrize("name", ["Linear", "tanh", "a shared vector", "softmax over positions", "sum over positions"])
+def test_one_group_for_batches_of_one(name):
+    stats = compare(BATCHES_OF_ONE[name], [t[None] for t in ragged()], [*W.parameters(), VECTOR])
+    assert {k.groups for k in stats.kinds} == {1}

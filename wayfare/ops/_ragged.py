@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +18,9 @@ from wayfare.core.spec import int64
 from wayfare.core.tensor import Tensor, wrap
 
 # The shape of one call's input or attribute: a leading None is the length, which calls have each for themselves.
-Shape = tuple[int | None, ...]
+Shape = tuple[Any, ...]
+# The shape of a result that calls have each in another size, and not by the length alone: the elements of all calls.
+FLAT: Shape = ("flat",)
 # rule(shapes, given, attrs): `given` says which inputs calls have each for themselves; the others are one for all.
 RaggedRule = Callable[[Sequence[Shape], Sequence[bool], dict[str, Any]], "RaggedForm | None"]
 
@@ -46,8 +47,8 @@ class RaggedForm(NamedTuple):
     """How many calls run as one: `run(m, segments, inputs, many)`. An input without a length has the calls in front
     where `many` says so, else it is one for all of them."""
 
-    # For each result: does it have the length? The others have the calls in front.
-    ragged: tuple[bool, ...]
+    # For each result: does it have the length, or is it FLAT? The others have the calls in front.
+    ragged: tuple[Any, ...]
     run: Callable[[Any, Segments, Sequence[Any], Sequence[bool]], Any]
 
 
@@ -81,13 +82,15 @@ def elementwise(name: str) -> RaggedRule:
     return rule
 
 
-def row_by_row(name: str) -> RaggedRule:
-    """An op of a first input with rows and shared others, which does not look at the first dimension: of all rows."""
+def row_by_row(name: str, features: int = 0, results: int = 1) -> RaggedRule:
+    """An op of a first input with rows and shared others, which looks only at so many last dimensions of it (0: as many
+    as the second input has): of all rows."""
 
     def rule(shapes: Sequence[Shape], given: Sequence[bool], attrs: dict[str, Any]) -> RaggedForm | None:
-        if not has_length(shapes[0]) or len(shapes[0]) < 2 or any(given[1:]) or any(map(has_length, shapes[1:])):
+        last = features or len(shapes[1])
+        if not has_length(shapes[0]) or len(shapes[0]) <= last or any(given[1:]):
             return None
-        return RaggedForm((True,), lambda m, segments, inputs, many: getattr(m, name)(*inputs, **attrs))
+        return RaggedForm((True,) * results, lambda m, segments, inputs, many: getattr(m, name)(*inputs, **attrs))
 
     return rule
 
@@ -147,7 +150,7 @@ def movement(name: str) -> RaggedRule:
             return None
         if "shape" in attrs:
             to = attrs["shape"]
-            if not to or to[0] is not None or -1 in to or math.prod(to[1:]) != math.prod(shape[1:]):  # type: ignore[type-var]
+            if not has_length(to) or -1 in to or math.prod(to[1:]) != math.prod(shape[1:]):
                 return None
             return RaggedForm((True,), lambda m, segments, inputs, many: getattr(m, name)(
                 inputs[0], **attrs | {"shape": (segments.total, *to[1:])}))  # fmt: skip
@@ -164,7 +167,7 @@ def movement(name: str) -> RaggedRule:
 def expand(shapes: Sequence[Shape], given: Sequence[bool], attrs: dict[str, Any]) -> RaggedForm | None:
     """What each call has one of, for each of its rows; or rows along other dimensions."""
     shape, to = shapes[0], attrs["shape"]
-    if not to or to[0] is not None:
+    if not has_length(to):
         return None
     if has_length(shape):
         if len(shape) != len(to):
@@ -216,6 +219,32 @@ def matmul(shapes: Sequence[Shape], given: Sequence[bool], attrs: dict[str, Any]
     return RaggedForm((True,), by_vector)
 
 
+def attention(shapes: Sequence[Shape], given: Sequence[bool], attrs: dict[str, Any]) -> RaggedForm | None:
+    """Queries, keys and values of one shape, of one head, without a mask: put side by side."""
+    if len(set(shapes[:3])) > 1 or not has_length(shapes[0]) or len(shapes[0]) != 2 or shapes[3] or attrs.get("p"):
+        return None
+
+    def run(m: Any, segments: Segments, inputs: Sequence[Any], many: Sequence[bool]) -> Any:
+        packed = m.reshape(m.stack(*inputs[:3], dim=1), shape=(segments.total, 3, 1, shapes[0][1]))
+        out, kept, _ = _attended(m, segments, packed, attrs)
+        return m.reshape(out, shape=(segments.total, shapes[0][1])), kept, kept
+
+    return RaggedForm((True, FLAT, FLAT), run)
+
+
+def self_attention(shapes: Sequence[Shape], given: Sequence[bool], attrs: dict[str, Any]) -> RaggedForm | None:
+    """Without a mask: each call's rows look at each other."""
+    if not has_length(shapes[0]) or len(shapes[0]) != 4 or shapes[1] or attrs.get("p"):
+        return None
+    return RaggedForm((True, FLAT, FLAT), lambda m, segments, inputs, many: _attended(m, segments, inputs[0], attrs))
+
+
+def _attended(m: Any, segments: Segments, x: Any, attrs: dict[str, Any]) -> Any:
+    settings = {"scale": attrs["scale"], "causal": attrs["causal"], "squares": int((segments.lengths**2).sum())}
+    out, kept = m.ragged_self_attention(x, segments.offsets, **settings)
+    return out, kept, kept
+
+
 def segment_sum(m: Any, segments: Segments, x: Any) -> Any:
     """The sum of each segment; integers and bools are summed in int64."""
     if x.dtype.kind in "biu":
@@ -243,8 +272,3 @@ def segment_log_softmax(m: Any, segments: Segments, x: Any) -> Any:
     """The logarithm of the softmax of each segment."""
     total = m.segment_logsumexp(x, segments.offsets)
     return m.sub(x, m.segment_repeat(total, segments.offsets, size=segments.total))
-
-
-def one_by_one(starts: Array) -> list[tuple[int, int]]:
-    """Begin and end of each segment."""
-    return list(pairwise(starts.tolist()))

@@ -61,8 +61,8 @@ class OpaqueCall:
     """What tracing found about a function, for one structure of its arguments."""
 
     __slots__ = (
-        "_batched_forms", "captured", "captured_flags", "carries", "checks_values", "fits", "holds",
-        "in_front", "name", "outs", "over_steps", "owner", "plain", "plain_tuple", "program", "result", "row_plans", "steps",
+        "_batched_forms", "captured", "captured_flags", "carries", "checks_values", "fits", "holds", "in_front",
+        "name", "outs", "over_steps", "owner", "plain", "plain_tuple", "program", "result", "row_plans", "steps",
         "structure", "traced", "views",
     )  # fmt: skip
 

@@ -1,8 +1,9 @@
-"""Families: signatures that differ only in the length of their first dimension, as `sum(0)` over 2 and over 3 children.
+"""Families: signatures that differ only in the length of their first dimension, as `sum(0)` over 2 and 3 children.
 
-Two signatures are compared: where one has the length 2 and the other one 3, both have *the length*. What is equal in both
-is the same for all calls of the family. Every op must have a rule that runs rows of all lengths at once (`Op.ragged`).
-Calls of a family are scheduled as if they had one signature, and may run as one group (`run/ragged_group.py`).
+Two signatures are compared: where one has the length 2 and the other one 3, both have *the length*. What is equal
+in both is the same for all calls of the family. Each op must have a rule that runs rows of all lengths (`Op.ragged`).
+Calls of a family are scheduled as if they had one signature, and run as one group (`run/ragged_group.py`). The length
+may also be the second dimension, if the first is 1: a batch of one.
 """
 
 from __future__ import annotations
@@ -12,14 +13,13 @@ from typing import Any, NamedTuple
 
 from wayfare.batch.record.call import Row
 from wayfare.batch.record.signature import Signature, exact_key
-from wayfare.batch.run.runners import run_op
 from wayfare.core.constant import constant
 from wayfare.core.dispatch import apply, tensor_ops
 from wayfare.core.op import REGISTRY, Op
 from wayfare.core.tensor import Tensor
 from wayfare.ir.fuse.record import STOP
 from wayfare.ir.graph import in_order
-from wayfare.ops._ragged import RaggedForm, Segments, Shape, has_length
+from wayfare.ops._ragged import FLAT, RaggedForm, Segments, Shape
 
 _STACK, _CAT = REGISTRY["stack"], REGISTRY["cat"]
 # Signatures of one key that found no family with an earlier one: each new one is compared with so many.
@@ -60,10 +60,11 @@ class Family:
         self.nodes = self.groups = self.largest = 0
         # What its signatures have in common; None: their calls only stack rows.
         self.program: Program | None = None
-        # Which of the rows that calls read, and which of their results, have the length.
-        self.ragged_rows: tuple[bool, ...] = ()
-        self.ragged_outs: tuple[bool, ...] = (True,)
-        self._forms: list[RaggedForm | None] = []
+        # For the rows that calls read, and for their results: which dimension is the length (-1: there is none), or
+        # FLAT. What stands before the length are ones.
+        self.ragged_rows: tuple[Any, ...] = ()
+        self.ragged_outs: tuple[Any, ...] = (0,)
+        self._forms: list[tuple[RaggedForm, list[Shape | None], list[Shape | None]] | None] = []
         if stacks:
             self.first_length = first.outs[0].shape[0]
             return
@@ -84,17 +85,19 @@ class Family:
             program = _program_of(signature)
             assert program is not None
             common, lengths = _in_common(self._before, program)
-            if common.shapes != self.program.shapes or [s.attrs for s in common.steps] != [s.attrs for s in self.program.steps]:
+            attrs, own_attrs = ([step.attrs for step in each.steps] for each in (common, self.program))
+            if common.shapes != self.program.shapes or attrs != own_attrs:
                 raise _Differ
             return lengths[1]
         length = -1
-        for row, first, ragged in zip(rows, self._rows, self.ragged_rows, strict=True):
-            if not ragged:
+        for row, first, axis in zip(rows, self._rows, self.ragged_rows, strict=True):
+            if axis < 0:
                 if row is not first:
                     raise _Differ
-            elif length < 0:
-                length = row.shape[0]
-            elif row.shape[0] != length:
+                continue
+            own = row.shape
+            length = own[axis] if length < 0 else length
+            if own[axis] != length or own[:axis] != first.shape[:axis] or own[axis + 1 :] != first.shape[axis + 1 :]:
                 raise _Differ
         return length
 
@@ -103,19 +106,16 @@ class Family:
         shapes = program.shapes
         given = [*of_calls, *[False] * (len(shapes) - len(of_calls))]
         for step in program.steps:
-            made = tuple([has_length(shapes[i]) for i in step.outputs])
+            taken, made = [shapes[i] for i in step.inputs], [shapes[i] for i in step.outputs]
             flags = [given[i] for i in step.inputs]
             form = None
-            if True in made or any([has_length(shapes[i]) for i in step.inputs]):
-                rule = _stopped if step.op is STOP else step.op.ragged
-                form = None if rule is None else rule([shapes[i] for i in step.inputs], flags, step.attrs)
-                if form is None or form.ragged != made:
-                    raise _Differ
+            if any([_axis(shape) != -1 for shape in (*taken, *made)]):
+                form = _form_of(step, taken, made, flags)
             self._forms.append(form)
             for i in step.outputs:
                 given[i] = form is not None or True in flags
-        self.ragged_rows = tuple([has_length(s) for s, own in zip(shapes, of_calls, strict=False) if own])
-        self.ragged_outs = tuple([has_length(shapes[i]) for i in program.results])
+        self.ragged_rows = tuple([_axis(s) for s, own in zip(shapes, of_calls, strict=False) if own])
+        self.ragged_outs = tuple([_axis(shapes[i]) for i in program.results])
 
     def run(self, segments: Segments, tensors: Sequence[Tensor], several: Sequence[bool]) -> list[Tensor]:
         """The results of many calls. Inputs that have the length are the rows of all calls, the others have the calls
@@ -128,20 +128,88 @@ class Family:
         for number, value, dtype in program.numbers:
             known[number] = constant(value, dtype)
         for step, form in zip(program.steps, self._forms, strict=True):
-            inputs, flags = tuple([known[i] for i in step.inputs]), tuple([many[i] for i in step.inputs])
+            inputs, flags = [known[i] for i in step.inputs], [many[i] for i in step.inputs]
+            made: Any
             if form is not None:
-                made = form.run(tensor_ops, segments, inputs, flags)
+                inputs = [_reshaped(x, to, segments, each) for x, to, each in zip(inputs, form[1], flags, strict=True)]
+                made = form[0].run(tensor_ops, segments, inputs, flags)
+                made = made if isinstance(made, (tuple, list)) else (made,)
+                made = [_reshaped(x, to, segments, True) for x, to in zip(made, form[2], strict=True)]
             elif step.op is STOP:
                 made = inputs[0].detach()
             elif True in flags:
-                made = step.op.batch(tensor_ops, segments.count, inputs, flags, step.attrs)
+                made = step.op.batch(tensor_ops, segments.count, tuple(inputs), tuple(flags), step.attrs)
             else:
-                made = apply(step.op, inputs, step.attrs)
+                made = apply(step.op, tuple(inputs), step.attrs)
             for i, t in zip(step.outputs, made if isinstance(made, (tuple, list)) else (made,), strict=True):
                 known[i] = t
                 many[i] = form is not None or True in flags
         return [known[i] if many[i] else tensor_ops.expand(known[i], shape=(segments.count, *known[i].shape))
                 for i in program.results]  # fmt: skip
+
+
+def _axis(shape: Shape) -> Any:
+    """Which dimension is the length; -1: none is."""
+    return FLAT if shape is FLAT else shape.index(None) if None in shape else -1
+
+
+def _form_of(
+    step: _Step, taken: list[Shape], made: list[Shape], given: list[bool]
+) -> tuple[RaggedForm, list[Shape | None], list[Shape | None]]:  # fmt: skip
+    """How a step runs rows of all lengths, and the shapes that inputs and results are given for it or after it (None:
+    that which they have). Its rule does not see ones before the length."""
+    rule = _stopped if step.op is STOP else step.op.ragged
+    leads = {_axis(shape) for shape in taken} - {-1}
+    if rule is None or FLAT in leads or len(leads) > 1 or (made and any([s is FLAT for s in taken])):
+        raise _Differ
+    lead = leads.pop() if leads else max([_axis(shape) for shape in made if shape is not FLAT])
+    width = max(map(len, taken)) if leads or any([_axis(s) > -1 for s in taken]) else -1
+    seen: list[Shape] = []
+    for shape in taken:
+        aligned = lead and _axis(shape) < 0 and len(shape) == width
+        if aligned and any([n != 1 for n in shape[:lead]]):
+            raise _Differ
+        seen.append(shape[lead:] if aligned or _axis(shape) > 0 else shape)
+    form = rule(seen, given, _without_ones(step.attrs, lead))
+    wanted = [FLAT if shape is FLAT else _axis(shape) > -1 for shape in made]
+    if form is None or list(form.ragged) != wanted:
+        raise _Differ
+    before = [to if _axis(shape) < 0 and to != shape else None for to, shape in zip(seen, taken, strict=True)]
+    after = [shape if lead and _axis(shape) == -1 else None for shape in made]
+    return form, before, after
+
+
+def _without_ones(attrs: dict[str, Any], lead: int) -> dict[str, Any]:
+    """The attributes of a step that does not see so many ones in front of the length."""
+    seen = dict(attrs)
+    for name, value in attrs.items():
+        if name == "shape":
+            seen[name] = value[_axis(value) :] if _axis(value) > 0 else value
+        elif not lead or name in _KEPT:
+            continue
+        elif name == "dims":
+            if tuple(value[:lead]) != tuple(range(lead)):
+                raise _Differ
+            seen[name] = tuple([d - lead for d in value[lead:]])
+        elif name == "dim":
+            moved = tuple([d - lead for d in value]) if value.__class__ is tuple else value - lead
+            if min(moved if moved.__class__ is tuple else (moved,), default=0) < 0:
+                raise _Differ
+            seen[name] = moved
+        else:
+            raise _Differ
+    return seen
+
+
+# Attributes that have nothing to do with dimensions.
+_KEPT = frozenset({"keepdim", "start", "stop", "step", "index", "scale", "causal", "p", "key", "eps", "approximate"})
+
+
+def _reshaped(x: Any, to: Shape | None, segments: Segments, many: bool) -> Any:
+    """What calls have one of in another shape."""
+    if to is None:
+        return x
+    return tensor_ops.reshape(x, shape=(segments.count, *to) if many else to)
 
 
 def _stopped(shapes: Sequence[Shape], given: Sequence[bool], attrs: dict[str, Any]) -> RaggedForm:
@@ -164,9 +232,6 @@ class Families:
         rows = [part for part in signature.key if part.__class__ is Row]
         if not rows or signature.over_steps is not None:
             return
-        for row in (*rows, *signature.outs):
-            if row.layout is not None:
-                return
         stacks = stacks_rows(signature, rows)
         if not stacks and not _may_have_length(signature, rows):
             return
@@ -231,7 +296,8 @@ def _common_key(signature: Signature, rows: Sequence[Row], stacks: bool) -> Any:
 
 
 def _without_length(row: Row) -> Any:
-    return len(row.shape), row.shape[1:], row.dtype
+    """A row without its first sizes: the length may come after a one."""
+    return len(row.shape), row.shape[2 if len(row.shape) > 2 else 1 :], row.dtype
 
 
 def _program_of(signature: Signature) -> Program | None:
@@ -295,28 +361,36 @@ def _compared(first: Program, second: Program) -> tuple[Program, tuple[int, int]
         raise _Differ
     if exact_key(first.numbers) != exact_key(second.numbers):
         raise _Differ
-    pairs = zip(first.shapes, second.shapes, strict=True)
-    lengths: Any = next(((a[0], b[0]) for a, b in pairs if a and b and a[0] != b[0]), None)
+    lengths: Any = None
+    for one, other in zip(first.shapes, second.shapes, strict=True):
+        at = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)
+        if at is not None:
+            lengths = one[at], other[at]
+            break
     if lengths is None:
         raise _Differ
     shapes = [_shape_of(a, b, lengths) for a, b in zip(first.shapes, second.shapes, strict=True)]
     steps = []
-    for one, other in zip(first.steps, second.steps, strict=True):
-        if one.op is not other.op or one.inputs != other.inputs or one.outputs != other.outputs:
+    for step, same in zip(first.steps, second.steps, strict=True):
+        if step.op is not same.op or step.inputs != same.inputs or step.outputs != same.outputs:
             raise _Differ
-        attrs = one.attrs
-        if exact_key(attrs) != exact_key(other.attrs):
-            if exact_key(attrs | {"shape": None}) != exact_key(other.attrs | {"shape": None}):
+        attrs = step.attrs
+        if exact_key(attrs) != exact_key(same.attrs):
+            if exact_key(attrs | {"shape": None}) != exact_key(same.attrs | {"shape": None}):
                 raise _Differ
-            attrs = attrs | {"shape": _shape_of(attrs["shape"], other.attrs["shape"], lengths)}
-        steps.append(one._replace(attrs=attrs))
+            attrs = attrs | {"shape": _shape_of(attrs["shape"], same.attrs["shape"], lengths)}
+        steps.append(step._replace(attrs=attrs))
     return first._replace(shapes=shapes, steps=steps), lengths
 
 
 def _shape_of(a: Shape, b: Shape, lengths: tuple[int, int]) -> Shape:
-    """One shape of two programs: None where they have their lengths."""
-    if tuple(a) == tuple(b):
+    """One shape of two programs: None where they have their lengths, behind ones; FLAT where they differ in more."""
+    a, b = tuple(a), tuple(b)
+    if a == b:
         return a
-    if not a or not b or (a[0], b[0]) != lengths or tuple(a[1:]) != tuple(b[1:]):
+    if len(a) != len(b):
         raise _Differ
-    return (None, *a[1:])
+    at = next(i for i, (one, other) in enumerate(zip(a, b, strict=True)) if one != other)
+    if (a[at], b[at]) != lengths or at > 1 or a[:at] != (1,) * at or a[at + 1 :] != b[at + 1 :]:
+        return FLAT
+    return (*a[:at], None, *a[at + 1 :])

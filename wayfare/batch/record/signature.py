@@ -32,9 +32,9 @@ class Signature:
     """Calls that can run together. There is one object for each key of a session."""
 
     __slots__ = (
-        "attrs", "carries", "checks_values", "differentiable", "family", "grad", "groups", "inference", "key", "largest",
-        "length", "name", "nodes", "outs", "over_steps", "pattern", "pending_bytes", "record", "run", "session", "shared",
-        "shared_need_grad", "target",
+        "attrs", "carries", "checks_values", "differentiable", "family", "grad", "groups", "inference", "key",
+        "largest", "length", "name", "nodes", "outs", "over_steps", "pattern", "pending_bytes", "record", "run",
+        "session", "shared", "shared_need_grad", "target",
     )  # fmt: skip
 
     def __init__(

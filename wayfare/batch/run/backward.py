@@ -356,8 +356,8 @@ class _BackwardPass:
         for group, number in source.groups:
             if (group.number, number) not in self._grads:
                 self._grad_of(group, number)
-        ragged = source.__class__ is RaggedRows
-        if source.at is None and NATIVE is not None and not ragged:
+        ragged = source if isinstance(source, RaggedRows) else None
+        if source.at is None and NATIVE is not None and ragged is None:
             if NATIVE.add_rows(self._addresses, self._reached, source.row_ids, source.offsets, g, reached):
                 return
         self._reached[source.row_ids if reached is None else
@@ -365,9 +365,9 @@ class _BackwardPass:
         addresses = self._addresses[source.row_ids]
         if source.offsets is not None:
             addresses += source.offsets
-        if ragged:
-            g = source.taken(g)
-            addresses = source.addresses(addresses, g.itemsize * math.prod(g.shape[1:]))
+        if ragged is not None:
+            g = ragged.taken(g)
+            addresses = ragged.addresses(addresses, g.itemsize * math.prod(g.shape[1:]))
         elif source.at is not None:
             g = g[source.at]
         if g.size:

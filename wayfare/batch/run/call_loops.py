@@ -20,6 +20,11 @@ from wayfare.core.native import NATIVE
 from wayfare.core.tensor import Tensor
 
 
+def kind_of(call: Call) -> Any:
+    """What a call is scheduled by: the family of its signature, if that has one, else the signature."""
+    return getattr(call.signature, "family", None) or call.signature
+
+
 def _by_depth(calls: Sequence[Call]) -> list[list[Call]]:
     """Groups of one signature and one depth (the longest chain of pending calls before them), by ascending depth."""
     levels: list[dict[int, list[Call]]] = []
@@ -34,7 +39,7 @@ def _by_depth(calls: Sequence[Call]) -> list[list[Call]]:
             levels.append({})
         call.depth = depth + 1
         level = levels[depth]
-        signature = id(call.signature.family or call.signature)
+        signature = id(kind_of(call))
         if signature in level:
             level[signature].append(call)
         else:
@@ -59,7 +64,7 @@ def _one_after_another(calls: Sequence[Call]) -> list[list[Call]]:
     """
     by_signature: dict[int, _SignatureCalls] = {}
     for call in calls:
-        signature = call.signature.family or call.signature
+        signature = kind_of(call)
         own = by_signature.get(id(signature))
         if own is None:
             own = by_signature[id(signature)] = _SignatureCalls()
@@ -71,7 +76,7 @@ def _one_after_another(calls: Sequence[Call]) -> list[list[Call]]:
                 # Often several outputs of one call, or of calls of one signature, are read together.
                 if producer is not last and producer.group is None:
                     last = producer
-                    read = producer.signature.family or producer.signature
+                    read = kind_of(producer)
                     if read is signature:
                         if producer.depth >= level:
                             level = producer.depth + 1

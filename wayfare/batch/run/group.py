@@ -317,7 +317,9 @@ def as_slice(values: Sequence[Value], distance: int) -> Slice | None:
     """These rows as a slice of one earlier result, if they are adjacent there; `distance` is that of their ids."""
     first, last = values[0], values[-1]
     group: Group = first.call.group
-    if distance != len(group.signature.outs) or group.has_lengths or group is not last.call.group or first.number != last.number:
+    if distance != len(group.signature.outs) or group is not last.call.group or first.number != last.number:
+        return None
+    if group.has_lengths:
         return None
     return Slice(group, first.number, group.index_of(first.call), len(values), first.offset, first.row)
 

@@ -388,7 +388,7 @@ class PendingCalls(Interceptor):
         """Release everything, finished or not."""
         stats = self.stats
         signatures = [*self.retired, *self.signatures.values()]
-        counted = [*signatures, *self.families.all]
+        counted: list[Any] = [*signatures, *self.families.all]
         stats.kinds = [SignatureStats(k.name, k.nodes, k.groups, k.largest) for k in counted if k.nodes]
         stats.nodes = sum([k.nodes for k in counted])
         stats.groups = sum([k.groups for k in counted])

@@ -1,18 +1,19 @@
 """Groups of calls that differ in the length of their first dimension: the rows of all calls lie one after another.
 
-An input or result that has the length is one array of the rows of all calls; offsets say where those of each begin. What
-calls have one of (`Family.ragged_rows`, `ragged_outs` tell) has the calls in front, as in every group. Ids are those of
-calls: a result with the length has one id and one address for all of its rows, which are contiguous.
+An input or result that has the length is one array of the rows of all calls; offsets say where those of each begin.
+What calls have one of (`Family.ragged_rows` and `ragged_outs` tell) has the calls in front, as in every group. Ids are
+those of calls: a result with the length has one id and one address for all of its rows, which are contiguous.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wayfare.batch.record.call import Array, Call, Row, Value, row_of
+from wayfare.batch.record.call import Array, Call, Value, row_of
 from wayfare.batch.record.ragged_family import Family
 from wayfare.batch.record.signature import Signature
 from wayfare.batch.run.call_loops import rows_of
@@ -22,7 +23,7 @@ from wayfare.codegen.routines import addresses as by_address
 from wayfare.core import buffer_pool
 from wayfare.core.dispatch import tensor_ops
 from wayfare.core.tensor import Tensor, wrap
-from wayfare.ops._ragged import Segments
+from wayfare.ops._ragged import FLAT, Segments
 
 if TYPE_CHECKING:
     from wayfare.batch.run.segment import Segment
@@ -31,13 +32,15 @@ if TYPE_CHECKING:
 class RaggedRows(Scattered):
     """A source of rows of many lengths: the values of calls, each with rows of its own."""
 
-    __slots__ = ("segments",)
+    __slots__ = ("ones", "segments")
 
     segments: Segments
+    ones: int  # how many dimensions of one stand before the length
 
     def part(self, array: Array, i: int) -> Array:
         """What the i-th value has of an array of all rows."""
-        return array[self.segments.starts[i] : self.segments.starts[i + 1]]
+        part = array[self.segments.starts[i] : self.segments.starts[i + 1]]
+        return part.reshape((1,) * self.ones + part.shape)
 
     def addresses(self, of_values: Array, row_bytes: int) -> Array:
         """The address of each row that needs a gradient, from those of the values."""
@@ -62,7 +65,7 @@ def spread_addresses(of_values: Array, segments: Segments, row_bytes: int) -> Ar
 class RaggedGroup(Group):
     """Calls of one family that run as one."""
 
-    __slots__ = ("family", "members", "segments")
+    __slots__ = ("family", "made", "members", "segments")
 
     has_lengths = True
 
@@ -71,35 +74,44 @@ class RaggedGroup(Group):
         self.members = [call.signature for call in calls]
         self.family: Family = signature.family
         self.segments = Segments(np.array([member.length for member in self.members]))
+        # For each result: where the rows of each call are; None: it has one of it.
+        self.made: list[Segments | None] = []
+        for number, axis in enumerate(self.family.ragged_outs):
+            found = None if axis == -1 else self.segments
+            if axis is FLAT:
+                found = Segments(np.array([math.prod(member.outs[number].shape) for member in self.members]))
+            self.made.append(found)
 
     # -- forward
 
     def locate(self, segment: Segment, number: int, column: tuple[Any, ...], grad: bool) -> Located:
         """Where the rows of one input lie; those with the length are gathered."""
-        if not self.family.ragged_rows[number]:
+        axis = self.family.ragged_rows[number]
+        if axis < 0:
             return segment.locate(column, grad)
         segments = self.segments
-        first: Row = column[0].row if column[0].__class__ is Value else row_of(column[0]._array.shape, column[0]._array.dtype)
-        unit = row_of(first.shape[1:], first.dtype)
+        first = column[0].row if column[0].__class__ is Value else column[0]._array
+        unit = row_of(first.shape[axis + 1 :], first.dtype)
         segment.stats.gathers += 1
         found = rows_of(column, segment.addresses, segment.outputs)
         if found is None:
             arrays = [v.call.group.array_of(v) if v.__class__ is Value else v._array for v in column]
-            return np.concatenate(arrays), None, self._source(segment.scattered(column)) if grad else None, True
+            arrays = [a.reshape(a.shape[axis:]) for a in arrays]
+            return np.concatenate(arrays), None, self._source(segment.scattered(column), axis) if grad else None, True
         ids, moved, needed, _, addresses, _ = found
         if addresses is None:
             addresses = segment.addresses[ids] if moved is None else segment.addresses[ids] + moved
         rows = buffer_pool.empty((segments.total, *unit.shape), unit.dtype)
         if rows.size:
             by_address.gather(spread_addresses(addresses, segments, unit.bytes), rows)
-        return rows, None, self._source(segment.scattered(column)) if grad and needed else None, True
+        return rows, None, self._source(segment.scattered(column), axis) if grad and needed else None, True
 
-    def _source(self, found: Scattered | None) -> RaggedRows | None:
+    def _source(self, found: Scattered | None, axis: int) -> RaggedRows | None:
         if found is None:
             return None
         at = found.at if found.at is not None and len(found.at) < self.calls else None
         made = RaggedRows(at, found.row_ids, found.offsets, found.groups, found.outside)
-        made.segments = self.segments
+        made.segments, made.ones = self.segments, axis
         return made
 
     def compute(self, leaves: list[Tensor]) -> list[Tensor]:
@@ -112,40 +124,40 @@ class RaggedGroup(Group):
         return self.family.run(segments, self.signature.inputs(leaves), several)
 
     def _register(self, segment: Segment) -> None:
-        for number, ragged in enumerate(self.family.ragged_outs):
-            row = self.signature.outs[number]
-            array = self.outputs[number]._array
+        for out, row in zip(self.outputs, self.signature.outs, strict=True):
+            array = out._array
             if array.dtype != row.dtype:
                 array = array.astype(row.dtype)
             self.arrays.append(np.ascontiguousarray(array))
-            assert len(array) == (self.segments.total if ragged else self.calls), self.family.name
         self.start = segment.allocate_rows(self, self.arrays, self.calls)
 
     # -- rows of calls in arrays
 
     def place_rows(self, addresses: Array, number: int, array: Array) -> None:
         """Enter the address of each call's rows of one output."""
-        if not self.family.ragged_outs[number]:
+        segments = self.made[number]
+        if segments is None:
             super().place_rows(addresses, number, array)
             return
         step = len(self.signature.outs)
         first = array.__array_interface__["data"][0]
         row_bytes = array.strides[0] if array.size else 0
         at = self.start + number
-        addresses[at : at + self.calls * step : step] = first + self.segments.starts[:-1] * row_bytes
+        addresses[at : at + self.calls * step : step] = first + segments.starts[:-1] * row_bytes
 
     def room(self, number: int) -> tuple[int, ...]:
         """The shape of the array of one output."""
-        if not self.family.ragged_outs[number]:
+        segments, axis = self.made[number], self.family.ragged_outs[number]
+        if segments is None:
             return super().room(number)
-        return (self.segments.total, *self.signature.outs[number].shape[1:])
+        return (segments.total,) if axis is FLAT else (segments.total, *self.signature.outs[number].shape[axis + 1 :])
 
     def row_at(self, array: Array, number: int, i: int) -> Array:
         """What the i-th call has of the array of one output."""
-        if not self.family.ragged_outs[number]:
+        segments = self.made[number]
+        if segments is None:
             return super().row_at(array, number, i)
-        starts = self.segments.starts
-        return array[starts[i] : starts[i + 1]]
+        return array[segments.starts[i] : segments.starts[i + 1]].reshape(self.members[i].outs[number].shape)
 
     def signature_of(self, i: int) -> Signature:
         """The signature of the i-th call."""
@@ -153,22 +165,25 @@ class RaggedGroup(Group):
 
     def leaf_part(self, number: int, leaf: Tensor, i: int) -> Tensor:
         """What the i-th call has of one input."""
-        if not self.family.ragged_rows[number]:
+        axis = self.family.ragged_rows[number]
+        if axis < 0:
             return super().leaf_part(number, leaf, i)
         start, stop = self.segments.starts[i : i + 2].tolist()
-        return tensor_ops.slice(leaf, dim=0, start=start, stop=stop, step=1)  # type: ignore[no-any-return]
+        part = tensor_ops.slice(leaf, dim=0, start=start, stop=stop, step=1)
+        return tensor_ops.reshape(part, shape=(*(1,) * axis, *part.shape)) if axis else part
 
     def rows_of_input(self, number: int, flags: Array) -> Array:
         """A flag for each row of one of its inputs, from flags for the calls."""
-        return self.segments.rows_of(flags) if self.family.ragged_rows[number] else flags
+        return flags if self.family.ragged_rows[number] < 0 else self.segments.rows_of(flags)
 
     def rows_of_output(self, number: int, chosen: Array) -> Array:
         """The rows of one output that belong to chosen calls."""
-        if not self.family.ragged_outs[number]:
+        segments = self.made[number]
+        if segments is None:
             return chosen
         flags = np.zeros(self.calls, np.bool_)
         flags[chosen] = True
-        return np.flatnonzero(self.segments.rows_of(flags))
+        return np.flatnonzero(segments.rows_of(flags))
 
     # -- backward
 

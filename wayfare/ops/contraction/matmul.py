@@ -308,7 +308,7 @@ linear_plain = define(
         lambda m, g, _y, x, _weight: _by_weight(m, g, x),
     ),
     batch=_linear_batch,
-    ragged=ragged.row_by_row("linear_plain"),
+    ragged=ragged.row_by_row("linear_plain", features=1),
     reference=lambda x, weight: np.einsum("...i,oi->...o", x, weight),
     samples=lambda rng: [Sample((rng.normal(size=x), rng.normal(size=w))) for x, w in _LINEAR_SHAPES],
     kinds="iuf",
@@ -331,7 +331,7 @@ linear = define(
         lambda m, g, _y, _x, _weight, bias_spec: m.sum_to(g, shape=bias_spec.shape),
     ),
     batch=_linear_batch,
-    ragged=ragged.row_by_row("linear"),
+    ragged=ragged.row_by_row("linear", features=1),
     reference=lambda x, weight, bias: np.einsum("...i,oi->...o", x, weight) + bias,
     samples=lambda rng: [
         Sample((rng.normal(size=x), rng.normal(size=w), rng.normal(size=w[0]))) for x, w in _LINEAR_SHAPES

@@ -85,8 +85,8 @@ def _mean_vjp(m: Any, g: Any, _y: Any, x_spec: Spec, *, dim: Dims, keepdim: bool
 
 
 mean = reduction(
-    "mean", onnx=rules.reduction("ReduceMean"), formula=_mean, of_segments=ragged.segment_mean, native_from=_MEAN_FROM, vjp=_mean_vjp, kinds="f",
-    empty=False,
+    "mean", onnx=rules.reduction("ReduceMean"), formula=_mean, native_from=_MEAN_FROM, vjp=_mean_vjp, kinds="f",
+    empty=False, of_segments=ragged.segment_mean,
     reference=lambda x, dim, keepdim: np.mean(x, axis=dim, keepdims=keepdim),
 )  # fmt: skip
 

@@ -153,6 +153,6 @@ def _logsumexp_reference(x: Array, dim: Dims, keepdim: bool) -> Any:
 
 logsumexp = reduction(
     "logsumexp", autocast=FLOAT32_ON_CUDA,
-    onnx=rules.log_sum_exp, formula=_logsumexp, of_segments=ragged.segment_logsumexp, work=per_input(4), vjp=_logsumexp_vjp,
-    reference=_logsumexp_reference, kinds="f",
+    onnx=rules.log_sum_exp, formula=_logsumexp, work=per_input(4), vjp=_logsumexp_vjp,
+    reference=_logsumexp_reference, kinds="f", of_segments=ragged.segment_logsumexp,
 )
