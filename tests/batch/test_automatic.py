@@ -271,7 +271,7 @@ def test_a_module_of_equal_steps_for_all_sizes_stays_one_call():
 
     pools, sequences = Pools(), [wf.randn(n, 3) for n in (3, 5, 2, 5, 3)]
     same(wf.map(pools, sequences), [pools(rows) for rows in sequences])
-    assert names() == {"Pools"} and wf.batching.last().groups == 3
+    assert names() == {"Pools"} and wf.batching.last().groups == 1
 
 
 def test_a_module_that_was_changed_is_not_taken_for_one_that_goes_over_its_input():

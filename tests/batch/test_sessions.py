@@ -248,7 +248,8 @@ def test_statistics_say_what_ran():
 @pytest.mark.parametrize("first, second, word", [
     (lambda x, w: x @ w, lambda x, w: x.sin(), "different ops"),
     (lambda x, w: x.sum(0), lambda x, w: x.sum(0, keepdim=True), "keepdim"),
-    (lambda x, w: x.sin(), lambda x, w: x[:2].clone().sin(), "shape"),
+    (lambda x, w: x.sin(), lambda x, w: x.expand(2, 3).clone().sin(), "shape"),
+    (lambda x, w: x.sin(), lambda x, w: x[:2].clone().sin(), "ran together"),
     (lambda x, w: x.sin(), lambda x, w: x.sin().sin(), "depth"),
     (lambda x, w: (h := x.sin(), h.sum().item())[0], lambda x, w: (x.cos().sum().item(), x.sin())[1], "round"),
     (lambda x, w: x @ w, lambda x, w: x @ (w * 2), "shared"),

@@ -274,6 +274,8 @@ class Session(PendingCalls):
         self.signatures[key] = signature
         for t in signature.shared:
             self.ownership.share(t)
+        if extra is None:
+            self.families.join(signature)
         return signature
 
     def _run_now(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:

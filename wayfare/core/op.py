@@ -106,6 +106,8 @@ class Op:
     - `fusible_gradient`: its gradient is a few ops that fuse with others, so a plan takes it apart. (Elementwise ops,
       views and compositions need not say so.)
     - `batch`: how to run many at once.
+    - `ragged`: the same for calls that differ in the length of their first dimension (`ops/_ragged.py`). None: they run
+      apart, those of each length.
 
     What it does to memory:
 
@@ -151,6 +153,7 @@ class Op:
     differentiable_outputs: tuple[int, ...] | None = None
     kept_outputs: tuple[int, ...] | None = None
     takes_none: bool = False
+    ragged: Callable[..., Any] | None = field(default=None, repr=False)
     view: bool = False
     moves: str = ""
     fresh: bool = False

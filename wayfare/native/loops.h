@@ -1,6 +1,7 @@
 /* Loops over the pending calls of `wf.map`: which must run, and in which groups. See wayfare/batch/run/call_loops.py, which does the same in Python. */
 
-static PyTypeObject *StepsType, *StackCallsType;
+static PyTypeObject *StepsType, *StackCallsType, *SignatureType;
+static Py_ssize_t FAMILY;
 static PyObject *EMPTY, *NEEDED, *sDONE;
 
 /* A table from addresses to small numbers. */
@@ -40,6 +41,14 @@ static int are_calls_from(PyObject *calls, Py_ssize_t begin) {
 }
 
 static int are_calls(PyObject *calls) { return are_calls_from(calls, 0); }
+
+/* What a call is scheduled by: the family of its signature, if that has one, else the signature; borrowed. */
+static inline void *kind_of(PyObject *call) {
+    PyObject *signature = AT(call, C.signature);
+    if (Py_TYPE(signature) != SignatureType) return signature;
+    PyObject *family = AT(signature, FAMILY);
+    return family == NULL || family == Py_None ? signature : family;
+}
 
 static inline Py_ssize_t inputs_of(PyObject *call) { return PySequence_Fast_GET_SIZE(AT(call, C.inputs)); }
 static inline PyObject *input_of(PyObject *call, Py_ssize_t k) { return PySequence_Fast_GET_ITEM(AT(call, C.inputs), k); }
@@ -94,7 +103,7 @@ static PyObject *by_depth(PyObject *self, PyObject *calls) {
         }
         if (set_depth(call, depth + 1) < 0) goto end;
         PyObject *level = PyList_GET_ITEM(levels, depth);
-        Py_ssize_t *place = place_in(&places[depth], AT(call, C.signature));
+        Py_ssize_t *place = place_in(&places[depth], kind_of(call));
         if (place == NULL) goto end;
         if (*place < 0) {
             *place = PyList_GET_SIZE(level);
@@ -130,7 +139,8 @@ static PyObject *one_after_another(PyObject *self, PyObject *calls) {
     PyObject *groups = NULL;
     Py_ssize_t count = 0, room = 0, n_reads = 0, read_room = 0;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(calls); i++) {
-        PyObject *call = PyList_GET_ITEM(calls, i), *signature = AT(call, C.signature);
+        PyObject *call = PyList_GET_ITEM(calls, i);
+        void *signature = kind_of(call);
         Py_ssize_t *place = place_in(&places, signature), level = 0;
         if (place == NULL) goto end;
         if (*place < 0) {
@@ -151,7 +161,7 @@ static PyObject *one_after_another(PyObject *self, PyObject *calls) {
             PyObject *producer = producer_of(input_of(call, k));
             if (producer == NULL || producer == last) continue;
             last = producer;
-            void *read = AT(producer, C.signature);
+            void *read = kind_of(producer);
             if (read == signature) {
                 Py_ssize_t before = PyLong_AsSsize_t(AT(producer, C.depth));
                 if (before == -1 && PyErr_Occurred()) goto end;
@@ -245,7 +255,7 @@ static int note_needed(PyObject *call, PyObject ***waiting, Py_ssize_t *room, Py
 static PyObject *take_needed(PyObject *self, PyObject *args) {
     PyObject *calls, *targets, *due = NULL, *left = NULL;
     Py_ssize_t begin, room = 64, top = 0, found = 0, recent = 0;
-    Numbers signatures = {NULL, NULL, 0, 0};
+    Numbers kinds = {NULL, NULL, 0, 0};
     int together;
     if (!PyArg_ParseTuple(args, "OnO!p", &calls, &begin, &PyList_Type, &targets, &together) || !PyList_Check(calls)
         || !are_calls(targets)) return NULL;
@@ -273,7 +283,7 @@ static PyObject *take_needed(PyObject *self, PyObject *args) {
     for (Py_ssize_t i = begin; together && i < n; i++) {
         PyObject *call = PyList_GET_ITEM(calls, i);
         if (AT(call, C.depth) != NEEDED) continue;
-        Py_ssize_t *place = place_in(&signatures, AT(call, C.signature));
+        Py_ssize_t *place = place_in(&kinds, kind_of(call));
         if (place == NULL) goto end;
         *place = 1;
     }
@@ -283,7 +293,7 @@ static PyObject *take_needed(PyObject *self, PyObject *args) {
         PyObject *call = PyList_GET_ITEM(calls, i);
         int runs = AT(call, C.depth) == NEEDED;
         if (!runs && together) {
-            Py_ssize_t *place = place_in(&signatures, AT(call, C.signature));
+            Py_ssize_t *place = place_in(&kinds, kind_of(call));
             if (place == NULL) { Py_CLEAR(due); goto end; }
             PyObject *example = AT(call, C.example);
             runs = *place == 1 && (example == NULL || example == Py_None || is_true(example, sDONE) != 1);
@@ -299,7 +309,7 @@ static PyObject *take_needed(PyObject *self, PyObject *args) {
     if (due != NULL && (left == NULL || PyList_SetSlice(calls, begin, n, left) < 0)) Py_CLEAR(due);
 end:
     PyMem_Free(waiting);
-    free_numbers(&signatures);
+    free_numbers(&kinds);
     Py_XDECREF(left);
     return due;
 }
@@ -380,13 +390,14 @@ end:
     return steps;
 }
 
-/* set_up_loops(Call, Value, Steps, StackCalls) */
+/* set_up_loops(Call, Value, Steps, StackCalls, Signature) */
 static PyObject *set_up_loops(PyObject *self, PyObject *args) {
-    if (!PyArg_ParseTuple(args, "OOOO", &CallType, &ValueType, &StepsType, &StackCallsType)) return NULL;
+    if (!PyArg_ParseTuple(args, "OOOOO", &CallType, &ValueType, &StepsType, &StackCallsType, &SignatureType)) return NULL;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++) Py_INCREF(PyTuple_GET_ITEM(args, i));
     EMPTY = PyTuple_New(0);
     NEEDED = PyLong_FromLong(1L << 30);  /* no depth is this object */
     sDONE = PyUnicode_InternFromString("done");
     if (EMPTY == NULL || NEEDED == NULL || sDONE == NULL || slots_of_calls() < 0) return NULL;
+    if ((FAMILY = slot_of(SignatureType, "family")) < 0) return NULL;
     Py_RETURN_NONE;
 }

@@ -17,6 +17,7 @@ from wayfare.core.spec import Spec, bool_, broadcast
 from wayfare.ir.fuse.composite import NATIVE_FROM, Composite
 from wayfare.ir.fuse.elementwise import prepare
 from wayfare.ir.fuse.reductions import prepare_reduction
+from wayfare.ops import _ragged as ragged
 
 Vjp = tuple[Rule | None, ...] | joint | None
 Samples = Callable[[Any], Iterable[Sample]]
@@ -73,7 +74,7 @@ def elementwise(
 
     op = register(Op(
         name=name, family="elementwise", forward=forward, infer=infer, vjp=vjp,
-        batch=_batch_elementwise(name), formula=formula,
+        batch=_batch_elementwise(name), ragged=ragged.elementwise(name), formula=formula,
         samples=samples or _elementwise_samples(arity, domain, sample_attrs, masks, smooth),
         reference=reference, signature=Signature(arity, arity, attrs, masks=masks),
         broadcasts=True, promotion=promotion, kinds=kinds, grad_name=grad_name, expression=expression,
@@ -170,12 +171,14 @@ def reduction(
     native_from: int = NATIVE_FROM, vjp: Rule | None, work: Work | None = None, reference: Callable[..., Any],
     dtype: Callable[[Any], Any] = lambda dtype: dtype, domain: Domain = (-2.0, 2.0), samples: Samples | None = None,
     sample_attrs: Sequence[dict[str, Any]] = ({},), kinds: str = "biuf", attrs: dict[str, Attribute] = NO_ATTRIBUTES,
-    empty: bool = True, grad_name: str = "", smooth: bool = True, onnx: Onnx = None, **facts: Any,
+    empty: bool = True, grad_name: str = "", smooth: bool = True, onnx: Onnx = None,
+    of_segments: Callable[[Any, ragged.Segments, Any], Any] | None = None, **facts: Any,
 ) -> Op:  # fmt: skip
     """An op that reduces dimensions: `forward(x, *, dim, keepdim)`, dim a sorted tuple of non-negative ints.
 
     One that is made of others has a `formula` over ops instead of a forward. `dtype` maps the dtype of the input to
-    that of the result. `empty`: defined over a dimension of size 0. `facts` are further fields of the record.
+    that of the result. `empty`: defined over a dimension of size 0. `of_segments` reduces rows of many lengths, if that
+    has been written. `facts` are further fields of the record.
     """
 
     def infer(x: Spec, *, dim: tuple[int, ...], keepdim: bool, **_attrs: Any) -> Spec:
@@ -194,7 +197,8 @@ def reduction(
         name, signature=Signature(1, 1, {"dim": DIMS, "keepdim": FLAG, **attrs}),
         family="reduction", forward=forward, formula=formula, native_from=native_from, infer=infer,
         vjp=None if vjp is None else (vjp,), batch=in_front(name), samples=samples or default_samples,
-        reference=reference, kinds=kinds, grad_name=grad_name, work=work, onnx=onnx, **facts,
+        ragged=ragged.reduction(name, of_segments), reference=reference, kinds=kinds, grad_name=grad_name, work=work,
+        onnx=onnx, **facts,
     )  # fmt: skip
     if formula is None:
         prepare_reduction(op)
@@ -219,7 +223,7 @@ def movement(
 
     return register(Op(
         name=name, family="movement", forward=forward, infer=infer, vjp=None if vjp is None else (vjp,),
-        batch=in_front(name, shift or behind_batch), samples=samples, reference=reference,
+        batch=in_front(name, shift or behind_batch), ragged=ragged.movement(name), samples=samples, reference=reference,
         signature=Signature(1, 1, attrs), view=view, sparse=sparse, grad_name=grad_name, onnx=onnx, **facts,
     ))  # fmt: skip
 

@@ -85,8 +85,8 @@ def raise_past_try(example: Example | None, error: Exception) -> NoReturn:
 
 def find_failed_call(error: Exception, calls: list[Call], segment: Segment) -> Exception:
     """Run the calls of a failed group one by one: the first that fails, as a FailedCall; else the group's error."""
-    signature = calls[0].signature
     for call in calls:
+        signature = call.signature
         rows: list[Any] = [segment.locate((v,), False)[0] for v in call.inputs]
         extras = [] if call.extra is None else [call.extra]
         try:

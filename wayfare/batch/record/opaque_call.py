@@ -65,9 +65,9 @@ class OpaqueCall:
     """What tracing found about a function, for one structure of its arguments."""
 
     __slots__ = (
-        "_batched_forms", "_reach", "_traced", "captured", "captured_flags", "carries", "checks_values", "fits", "holds",
-        "in_front", "name", "outs", "over_steps", "owner", "plain", "plain_tuple", "result", "row_plans", "steps",
-        "structure", "views",
+        "_batched_forms", "_reach", "captured", "captured_flags", "carries", "checks_values", "fits", "holds",
+        "in_front", "name", "outs", "over_steps", "owner", "plain", "plain_tuple", "program", "result", "row_plans",
+        "steps", "structure", "traced", "views",
     )  # fmt: skip
 
     def __init__(self, owner: Any, function: Callable[..., Any], structure: Any, in_front: bool, name: str) -> None:
@@ -92,10 +92,12 @@ class OpaqueCall:
         self.over_steps: Callable[..., tuple[Tensor, ...]] | None = None
         self.holds: Callable[[], bool] = _always
         self._batched_forms: dict[Any, Any] = {}
+        # What its ops are, as `ragged_family.py` compares them; ...: not asked yet.
+        self.program: Any = ...
         # How groups of calls run natively (`run/row_plan.py`).
         self.row_plans: dict[Any, Any] = {}
         # The trace: its inputs, the captured tensors, their values in the trace, and the results.
-        self._traced: tuple[list[Value], list[Tensor], list[Value], list[Value]] = ([], [], [], [])
+        self.traced: tuple[list[Value], list[Tensor], list[Value], list[Value]] = ([], [], [], [])
         self._reach: Array | None = None
 
     def call(self, tensors: Any) -> Any:
@@ -126,7 +128,7 @@ class OpaqueCall:
 
     def as_traced(self, tensors: Sequence[Tensor], flags: tuple[bool, ...], size: int) -> Any:
         """Replay the traced ops one by one: what the function did when it was traced, not what it would do now."""
-        leaves, outside, stand_for, values = self._traced
+        leaves, outside, stand_for, values = self.traced
         known: dict[Any, Any] = dict(zip([*leaves, *stand_for], [*tensors, *outside], strict=True))
         batched = dict(zip(leaves, flags, strict=True))
         made = by_ops(tensor_ops, values, known, (), size, batched)
@@ -138,13 +140,13 @@ class OpaqueCall:
     def reach(self) -> Array:
         """For each argument and result, whether a gradient of the result reaches the argument."""
         if self._reach is None:
-            leaves, values = self._traced[0], self._traced[3]
+            leaves, values = self.traced[0], self.traced[3]
             self._reach = np.array([reached([v], leaves) for v in values], np.bool_).T
         return self._reach
 
     def shares_memory(self) -> bool:
         """Whether a result is a view of an argument or of a captured tensor, or such a tensor itself."""
-        for value in self._traced[3]:
+        for value in self.traced[3]:
             while value.step.op is not None and value.step.op.view:
                 value = value.step.inputs[0]
             if value.step.op is None:
@@ -200,7 +202,7 @@ class OpaqueCall:
             raise NotFusable("it uses a tensor with a history that it was not given")
         self.captured = tuple(executor.captured)
         self.captured_flags = tuple([t._requires_grad for t in self.captured])
-        self._traced = (leaves, executor.captured, executor.captured_values(), values)
+        self.traced = (leaves, executor.captured, executor.captured_values(), values)
         self.plain_tuple = self.result == (tuple, *[TENSOR] * len(made))
 
 
@@ -382,6 +384,7 @@ def find_opaque_call(
     signature.shared = (*signature.shared, *opaque.captured)
     for t in signature.shared:
         session.ownership.share(t)
+    session.families.join(signature)
     return signature
 
 

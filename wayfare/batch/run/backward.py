@@ -7,6 +7,7 @@ weight gradients of linear layers are deferred to the end: one large gemm for ea
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import thread_time
@@ -23,6 +24,7 @@ from wayfare.batch.record.memory import memory_of
 from wayfare.batch.run.call_loops import how_many
 from wayfare.batch.run.deferred_gemm import DeferredGemms, product_of
 from wayfare.batch.run.group import Group, Scattered, Shared, Slice
+from wayfare.batch.run.ragged_group import RaggedRows
 from wayfare.batch.run.reachability import reachable_from
 from wayfare.batch.run.rematerialise import Rematerialised
 from wayfare.batch.run.row_group import Arena, RowGroup
@@ -225,9 +227,8 @@ class _BackwardPass:
         found = self._grads.get((group.number, number))
         if found is None:
             row = group.signature.outs[number]
-            size = 1 if group.single else group.calls
-            found = self._grads[group.number, number] = row.memory.zeros((size, *row.shape), row.dtype)
-            row.memory.place_rows(self._addresses, group.start + number, len(group.signature.outs), found)
+            found = self._grads[group.number, number] = row.memory.zeros(group.room(number), row.dtype)
+            group.place_rows(self._addresses, number, found)
         return found
 
     def add_to_values(self, pairs: list[tuple[Value, Any]]) -> None:
@@ -255,7 +256,7 @@ class _BackwardPass:
         if not group.differentiable:
             return
         self._reached[value.call.row_id + value.number] = True
-        target = self._grad_of(group, value.number)[group.index_of(value.call), ...]
+        target = group.row_at(self._grad_of(group, value.number), value.number, group.index_of(value.call))
         if value.is_part:
             target = value.row.memory.part(target, value.row, value.offset)
         np.add(target, g.dense() if g.__class__ is Rows else g, out=target)
@@ -317,14 +318,15 @@ class _BackwardPass:
         for chosen in parts:
             leaves, outputs = group.recompute(chosen)
             wanted: Array = np.any(by_call[chosen], axis=0)
-            pairs = [(out, group.memory.take(g, chosen)) for out, g, want in zip(outputs, given, wanted, strict=False)
+            pairs = [(out, group.memory.take(g, group.rows_of_output(k, chosen)))
+                     for k, (out, g, want) in enumerate(zip(outputs, given, wanted, strict=False))
                      if want and g is not None and out._requires_grad]  # fmt: skip
             own = {id(leaf): i for i, leaf in enumerate(leaves) if group.sources[i] is not None}
             part = np.zeros(group.calls, np.bool_)
             part[chosen] = True
             for i, g in self._pull(pairs, own).items():
-                flags = group.of_input(i, part)
                 if group.batched[i]:
+                    flags = group.rows_of_input(i, part)
                     rows = g.dense() if g.__class__ is Rows else g
                     g = memory_of(rows).spread(rows, np.flatnonzero(flags), len(flags))
                 self._deliver(group.sources[i], g, group.reached_rows(i, by_call & part[:, None]))
@@ -368,13 +370,14 @@ class _BackwardPass:
     def _to_rows(self, source: Scattered, g: Array, reached: Array | None) -> None:
         for i, tensor in source.outside:
             if reached is None or reached[i]:
-                self._to_outside(tensor, copied(g[i]))
+                self._to_outside(tensor, copied(source.part(g, i)))
         if not len(source.row_ids):
             return
         for group, number in source.groups:
             if (group.number, number) not in self._grads:
                 self._grad_of(group, number)
-        if source.at is None and NATIVE is not None and g.__class__ is np.ndarray:
+        ragged = source if isinstance(source, RaggedRows) else None
+        if source.at is None and NATIVE is not None and ragged is None and g.__class__ is np.ndarray:
             if NATIVE.add_rows(self._addresses, self._reached, source.row_ids, source.offsets, g, reached):
                 return
         self._reached[source.row_ids if reached is None else
@@ -383,7 +386,10 @@ class _BackwardPass:
         if source.offsets is not None:
             addresses += source.offsets
         memory = memory_of(g)
-        if source.at is not None:
+        if ragged is not None:
+            g = ragged.taken(g)
+            addresses = ragged.addresses(addresses, g.itemsize * math.prod(g.shape[1:]))
+        elif source.at is not None:
             g = memory.take(g, source.at)
         if g.size:
             memory.add(addresses, memory.contiguous(g))

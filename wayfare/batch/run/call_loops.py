@@ -14,9 +14,15 @@ from weakref import ref
 import numpy as np
 
 from wayfare.batch.record.call import Array, Call, Row, Value
+from wayfare.batch.record.signature import Signature
 from wayfare.batch.run.steps import StackCalls, Steps
 from wayfare.core.native import NATIVE
 from wayfare.core.tensor import Tensor
+
+
+def kind_of(call: Call) -> Any:
+    """What a call is scheduled by: the family of its signature, if that has one, else the signature."""
+    return getattr(call.signature, "family", None) or call.signature
 
 
 def _by_depth(calls: Sequence[Call]) -> list[list[Call]]:
@@ -33,7 +39,7 @@ def _by_depth(calls: Sequence[Call]) -> list[list[Call]]:
             levels.append({})
         call.depth = depth + 1
         level = levels[depth]
-        signature = id(call.signature)
+        signature = id(kind_of(call))
         if signature in level:
             level[signature].append(call)
         else:
@@ -58,7 +64,7 @@ def _one_after_another(calls: Sequence[Call]) -> list[list[Call]]:
     """
     by_signature: dict[int, _SignatureCalls] = {}
     for call in calls:
-        signature = call.signature
+        signature = kind_of(call)
         own = by_signature.get(id(signature))
         if own is None:
             own = by_signature[id(signature)] = _SignatureCalls()
@@ -70,11 +76,12 @@ def _one_after_another(calls: Sequence[Call]) -> list[list[Call]]:
                 # Often several outputs of one call, or of calls of one signature, are read together.
                 if producer is not last and producer.group is None:
                     last = producer
-                    if producer.signature is signature:
+                    read = kind_of(producer)
+                    if read is signature:
                         if producer.depth >= level:
                             level = producer.depth + 1
-                    elif producer.signature is not last_signature:
-                        last_signature = producer.signature
+                    elif read is not last_signature:
+                        last_signature = read
                         own.reads.add(id(last_signature))
         call.depth = level
         if level == len(own.levels):
@@ -134,7 +141,7 @@ def _order_rows(groups: list[list[Call]]) -> None:
 
 def _take_needed(calls: list[Call], looked_at: int, targets: list[Call], together: bool) -> list[Call]:
     """Take the pending calls that must run out of the list, and return them: those that `targets` need; `together`
-    with them calls of unfinished examples that have the same signatures and can run too. They join groups that run anyway.
+    with them calls of unfinished examples that can run in the same groups. Those groups run anyway.
 
     Calls before `looked_at` could wait when they were looked at before: they are looked at again only if one of them is
     needed now, so that a round of reading costs no time for what has waited for long.
@@ -151,10 +158,11 @@ def _take_needed(calls: list[Call], looked_at: int, targets: list[Call], togethe
     begin = min(looked_at, len(calls))
     if sum([c in needed for c in calls[begin:]]) < len(needed):
         begin = 0
-    signatures = {id(c.signature) for c in needed} if together else ()
-    due, left = [], []
+    kinds = {id(kind_of(c)) for c in needed} if together else ()
+    due: list[Call] = []
+    left: list[Call] = []
     for c in calls[begin:]:
-        if c not in needed and id(c.signature) in signatures and (c.example is None or not c.example.done):
+        if c not in needed and id(kind_of(c)) in kinds and (c.example is None or not c.example.done):
             if all([v.__class__ is not Value or v.call.group is not None or v.call in needed for v in c.inputs]):
                 needed.add(c)
         (due if c in needed else left).append(c)
@@ -257,7 +265,7 @@ steps_of, order_rows = _steps_of, _order_rows
 columns_of, rows_of, mark_as_run, take_needed = _columns_of, _rows_of, _mark_as_run, _take_needed
 how_many = _how_many
 if NATIVE is not None:
-    NATIVE.set_up_loops(Call, Value, Steps, StackCalls)
+    NATIVE.set_up_loops(Call, Value, Steps, StackCalls, Signature)
     by_depth, one_after_another, reads_of = NATIVE.by_depth, NATIVE.one_after_another, NATIVE.reads_of
     steps_of, order_rows = NATIVE.steps_of, NATIVE.order_rows
     columns_of, rows_of = NATIVE.columns_of, NATIVE.rows_of

@@ -17,7 +17,7 @@ from wayfare.batch.record.memory import Memory, memory_of
 from wayfare.batch.record.signature import Signature
 from wayfare.batch.run.call_loops import columns_of
 from wayfare.batch.run.missing_gradients import may_be_zero
-from wayfare.core.dispatch import apply1
+from wayfare.core.dispatch import apply1, tensor_ops
 from wayfare.core.errors import InPlaceError
 from wayfare.core.mode import changed_mode
 from wayfare.core.native import NATIVE
@@ -75,6 +75,10 @@ class Scattered:
         self.groups = groups
         self.outside = outside
 
+    def part(self, array: Array, i: int) -> Array:
+        """What the i-th value has of an array of all rows."""
+        return array[i, ...]
+
 
 class Shared:
     """A source: one tensor or value for all calls."""
@@ -88,9 +92,12 @@ class Shared:
 class Group:
     """Calls of one signature that run as one."""
 
+    # Whether its calls differ in their lengths (`ragged_group.py`).
+    has_lengths = False
+
     __slots__ = (
-        "arrays", "batched", "calls", "differentiable", "extras", "held", "leaves", "number", "on_host", "outputs", "round",
-        "signature", "single", "sources", "start", "time",
+        "arrays", "batched", "calls", "differentiable", "extras", "held", "leaves", "number", "on_host", "outputs",
+        "round", "signature", "single", "sources", "start", "time",
     )  # fmt: skip
 
     def __init__(self, number: int, round_number: int, signature: Signature, calls: list[Call]) -> None:
@@ -127,7 +134,7 @@ class Group:
         signature = self.signature
         self.held = {id(t): t._array for t in signature.shared}
         columns = self.columns(calls)
-        located = [segment.locate(column, signature.grad) for column in columns]
+        located = [self.locate(segment, i, column, signature.grad) for i, column in enumerate(columns)]
         if self.run_natively(segment, calls, located):
             return
         for (array, addresses, source, several), column in zip(located, columns, strict=True):
@@ -161,6 +168,10 @@ class Group:
         return [apply1(_TO_DEVICE, leaf, to) if several and leaf._array.__class__ is np.ndarray else leaf
                 for leaf, several in zip(leaves, self.batched, strict=True)]  # fmt: skip
 
+    def locate(self, segment: Segment, number: int, column: tuple[Any, ...], grad: bool) -> Located:
+        """Where the rows of one input lie."""
+        return segment.locate(column, grad)
+
     def columns(self, calls: list[Call]) -> Sequence[tuple[Any, ...]]:
         """For each input, its rows."""
         return columns_of(calls)
@@ -181,8 +192,24 @@ class Group:
             by_call = by_call & reach()[rows[number]]
         return self.of_input(number, np.any(by_call, axis=1))
 
+    def rows_of_input(self, number: int, flags: Array) -> Array:
+        """A flag for each row of the tensor of one of its inputs, from flags for the calls."""
+        return self.of_input(number, flags)
+
+    def rows_of_output(self, number: int, chosen: Array) -> Array:
+        """The rows of one output that belong to chosen calls."""
+        return chosen
+
     def mark_before(self, rows: Array) -> None:
         """Mark the rows of this group that marked rows of it are computed from: there are none."""
+
+    def signature_of(self, i: int) -> Signature:
+        """The signature of the i-th call."""
+        return self.signature
+
+    def leaf_part(self, number: int, leaf: Tensor, i: int) -> Tensor:
+        """The i-th row of one of its inputs."""
+        return tensor_ops.select(leaf, dim=0, index=i)  # type: ignore[no-any-return]
 
     def inputs_of(self, i: int, columns: Sequence[Any], made: Any) -> list[Tensor]:
         """The inputs of one call, from functions that give those of each column."""
@@ -287,11 +314,23 @@ class Group:
         """The index of a call's row in the results."""
         return (call.row_id - self.start) // len(self.signature.outs)
 
+    def place_rows(self, addresses: Array, number: int, array: Array) -> None:
+        """Enter the addresses of the rows of one output."""
+        self.memory.place_rows(addresses, self.start + number, len(self.signature.outs), array)
+
+    def room(self, number: int) -> tuple[int, ...]:
+        """The shape of the array of one output."""
+        return (1 if self.single else self.calls, *self.signature.outs[number].shape)
+
+    def row_at(self, array: Array, number: int, i: int) -> Array:
+        """The i-th row of the array of one output, or of an array like that."""
+        return array[i, ...]
+
     def array_of(self, value: Value) -> Array:
         """The array of a value; must not be written to."""
-        number = value.number
-        array = self.arrays[number][self.index_of(value.call), ...]
-        if value.is_part and (value.offset or value.row is not self.signature.outs[number]):
+        number, call = value.number, value.call
+        array = self.row_at(self.arrays[number], number, self.index_of(call))
+        if value.is_part and (value.offset or value.row is not call.signature.outs[number]):
             array = value.row.memory.part(array, value.row, value.offset)
         return array
 
@@ -308,5 +347,7 @@ def as_slice(values: Sequence[Value], distance: int) -> Slice | None:
     first, last = values[0], values[-1]
     group: Group = first.call.group
     if distance != len(group.signature.outs) or group is not last.call.group or first.number != last.number:
+        return None
+    if group.has_lengths:
         return None
     return Slice(group, first.number, group.index_of(first.call), len(values), first.offset, first.row)

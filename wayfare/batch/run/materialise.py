@@ -132,7 +132,7 @@ def _outside_tensors(segment: Segment) -> list[Tensor]:
         for source in group.sources:
             if source.__class__ is Shared:
                 note(source.value)
-            elif source.__class__ is Scattered:
+            elif isinstance(source, Scattered):
                 for _, t in source.outside:
                     note(t)
     return list(found.values())

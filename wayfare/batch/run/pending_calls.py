@@ -19,12 +19,14 @@ from wayfare.batch.record.call import Array, Call, Value
 from wayfare.batch.record.opaque_call import run_opaque
 from wayfare.batch.record.opaque_fast_path import FastPath
 from wayfare.batch.record.ownership import Ownership
+from wayfare.batch.record.ragged_family import Families
 from wayfare.batch.record.row_copy import RowCopies
 from wayfare.batch.record.signature import OWN_LEAF, Signature
 from wayfare.batch.run.call_loops import mark_as_run, order_rows, take_needed
 from wayfare.batch.run.chain import Chain, merge_chains
 from wayfare.batch.run.group import Group
 from wayfare.batch.run.materialise import materialise_tensors
+from wayfare.batch.run.ragged_group import RaggedGroup, RaggedStack
 from wayfare.batch.run.row_group import RowGroup
 from wayfare.batch.run.schedule import Agenda, Schedule
 from wayfare.batch.run.segment import Segment
@@ -62,6 +64,8 @@ class PendingCalls(Interceptor):
         self.signatures: dict[Any, Signature] = {}
         # Signatures that are out of date, kept for the statistics.
         self.retired: list[Signature] = []
+        # Signatures that differ in a length only.
+        self.families = Families()
         # For signatures without rows: the values that all their calls have in common.
         self.common_results: dict[Signature, tuple[Value, ...]] = {}
         # Class of a module → (function, OpaqueInfo) if its calls may be opaque, else False.
@@ -182,6 +186,7 @@ class PendingCalls(Interceptor):
         else:
             self.retired += self.signatures.values()
             self.signatures = {}
+            self.families.clear()
             self.clear_fast_paths()
             self.common_results.clear()
 
@@ -321,7 +326,11 @@ class PendingCalls(Interceptor):
             if any([v.__class__ is Value and v.call.group is FAILED for v in call.inputs]):
                 raise FailedCall(FAILED.error(), call)
         self._groups += 1
+        counted: Any = signature
         of_calls: Any = _GROUPS.get(calls.__class__, RowGroup if signature.run is run_opaque else Group)
+        if signature.family is not None and any([call.signature is not signature for call in calls]):
+            of_calls = RaggedStack if calls.__class__ is StackCalls else RaggedGroup
+            counted = signature.family
         group: Group = of_calls(self._groups, self.stats.rounds, signature, calls)
         grad = signature.grad
         self.set_outer_mode(grad)
@@ -343,9 +352,9 @@ class PendingCalls(Interceptor):
             for level in calls.levels():  # type: ignore[attr-defined]
                 self._run(level)
             return
-        signature.groups += 1
-        signature.nodes += len(calls)
-        signature.largest = max(signature.largest, len(calls))
+        counted.groups += 1
+        counted.nodes += len(calls)
+        counted.largest = max(counted.largest, len(calls))
         if group.differentiable:
             self._segment.groups.append(group)
         self._segment.calls_ahead[signature] -= len(calls)
@@ -395,15 +404,17 @@ class PendingCalls(Interceptor):
         """Release everything, finished or not."""
         stats = self.stats
         signatures = [*self.retired, *self.signatures.values()]
-        stats.kinds = [SignatureStats(k.name, k.nodes, k.groups, k.largest) for k in signatures if k.nodes]
-        stats.nodes = sum([k.nodes for k in signatures])
-        stats.groups = sum([k.groups for k in signatures])
+        counted: list[Any] = [*signatures, *self.families.all]
+        stats.kinds = [SignatureStats(k.name, k.nodes, k.groups, k.largest) for k in counted if k.nodes]
+        stats.nodes = sum([k.nodes for k in counted])
+        stats.groups = sum([k.groups for k in counted])
         for code, offset, count in self._waits.values():
             line = str(locate(code, offset))
             stats.waits[line] = stats.waits.get(line, 0) + count
         self._waits.clear()
         for signature in signatures:
             signature.session = signature.record = None
+        self.families.clear()
         for call in self.pending:
             call.handles = call.example = None
             call.inputs = ()

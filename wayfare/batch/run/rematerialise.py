@@ -41,14 +41,15 @@ class Rematerialised:
 
     def _make(self, group: Group, wanted: list[int]) -> None:
         """Run some calls of a group one by one."""
-        signature = group.signature
         stale = group.is_stale()
         if stale:
             group.check_saved()
-            if getattr(signature.target, "steps", 1) > 1:
+            if getattr(group.signature.target, "steps", 1) > 1:
                 group.refuse_rerun()
-        columns = [self._column(group, *part) for part in zip(group.leaves, group.sources, group.batched, strict=True)]
+        parts = zip(group.leaves, group.sources, group.batched, strict=True)
+        columns = [self._column(group, number, *part) for number, part in enumerate(parts)]
         for i in wanted:
+            signature = group.signature_of(i)
             leaves = group.inputs_of(i, columns, self._rows)
             extras = group.extras[i : i + 1]
             made = signature.run(signature, 1, leaves, [False] * len(leaves), extras)
@@ -57,23 +58,24 @@ class Rematerialised:
                 row = signature.outs[number].shape
                 out = out if tuple(out.shape) == row else tensor_ops.reshape(out, shape=row)
                 if stale:
-                    out = _as_it_was(out, group.arrays[number][0 if group.single else i], (*leaves, *signature.shared))
+                    then = group.row_at(group.arrays[number], number, 0 if group.single else i)
+                    out = _as_it_was(out, then, (*leaves, *signature.shared))
                 self._rows[group.number, number, i] = out
 
-    def _column(self, group: Group, leaf: Tensor, source: Any, several: bool) -> Callable[[int], Tensor]:
+    def _column(self, group: Group, number: int, leaf: Tensor, source: Any, several: bool) -> Callable[[int], Tensor]:
         """A function that gives one input of the i-th call."""
         if not several:
             whole = leaf if source is None else self._shared(source.value)
             return lambda i: whole
         values = leaf.detach()
         if source is None:
-            return lambda i: tensor_ops.select(values, dim=0, index=i)
+            return lambda i: group.leaf_part(number, values, i)
         if source.__class__ is Slice:
             return lambda i: self._part(
                 self._rows[source.group.number, source.number, source.first + i], source.row.shape, source.offset
             )
         found = self._scattered(source, leaf, group.time)
-        return lambda i: found[i]() if i in found else tensor_ops.select(values, dim=0, index=i)
+        return lambda i: found[i]() if i in found else group.leaf_part(number, values, i)
 
     def _shared(self, what: Any) -> Tensor:
         return self.tensor_of(what) if what.__class__ is Value else self._outside(what)
@@ -82,13 +84,13 @@ class Rematerialised:
         """For the rows of an input that need a gradient: a function that gives the tensor."""
         found: dict[int, Callable[[], Tensor]] = {}
         for i, t in source.outside:
-            found[i] = partial(self._outside_then, t, leaf._array[i], time)
+            found[i] = partial(self._outside_then, t, source.part(leaf._array, i), time)
         at = range(len(source.row_ids)) if source.at is None else source.at.tolist()
         offsets = [0] * len(source.row_ids) if source.offsets is None else source.offsets.tolist()
         by_row_id = {group.start + number + i * len(group.signature.outs): (group, number, i)
                     for group, number in source.groups for i in range(1 if group.single else group.calls)}  # fmt: skip
         for i, row_id, offset in zip(at, source.row_ids.tolist(), offsets, strict=True):
-            found[i] = partial(self._part_at, by_row_id[row_id], leaf._array.shape[1:], offset)
+            found[i] = partial(self._part_at, by_row_id[row_id], source.part(leaf._array, i).shape, offset)
         return found
 
     def _part_at(self, output: tuple[Group, int, int], shape: tuple[int, ...], offset: int) -> Tensor:

@@ -14,7 +14,7 @@ import numpy as np
 from wayfare.autograd.kept import written_since
 from wayfare.batch.record.call import Array, Call, Value
 from wayfare.batch.record.signature import Signature
-from wayfare.batch.run.group import Group, Located, Slice
+from wayfare.batch.run.group import Group, Located, Scattered, Slice
 from wayfare.batch.run.row_plan import RowPlan, row_plan
 from wayfare.core import buffer_pool
 from wayfare.core.callsite import locate
@@ -206,7 +206,11 @@ def _as_row(array: Array | None, addresses: Array | None, source: Any, several: 
         if value.__class__ is not Value:
             return array, addresses, source, several
         group: Group = value.call.group
-        source = Slice(group, value.number, group.index_of(value.call), 1, value.offset, value.row)
+        if group.has_lengths:
+            at, offsets = np.array([value.call.row_id + value.number]), np.array([value.offset])
+            source = Scattered(None, at, offsets, ((group, value.number),), [])
+        else:
+            source = Slice(group, value.number, group.index_of(value.call), 1, value.offset, value.row)
     return array[None], None, source, True
 
 

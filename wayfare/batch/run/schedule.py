@@ -1,6 +1,7 @@
 """Schedules: which pending calls run together, and in which order.
 
-The calls of a group have one signature and do not read each other. The fewer the groups, the larger the batches.
+The calls of a group have one signature, or signatures of one family (`ragged_family.py`), and do not read each other. A
+family counts as one signature here. The fewer the groups, the larger the batches.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from wayfare.batch.record.call import Call, Value
-from wayfare.batch.run.call_loops import by_depth, one_after_another, reads_of
+from wayfare.batch.run.call_loops import by_depth, kind_of, one_after_another, reads_of
 
 # This many histories may always be computed, however few the calls are.
 _FREE_WORK = 1024
@@ -140,7 +141,7 @@ class _Layers:
                                     both = self._history(self._join(before.fields, history.fields))
                                     before.joined[history] = both
                                 before = both
-            signature = id(call.signature)
+            signature = id(getattr(call.signature, "family", None) or call.signature)  # `kind_of`, written out
             step = before.steps.get(signature)
             if step is None:
                 step = before.steps[signature] = self._step(signature, before.fields)
@@ -282,7 +283,7 @@ def _bundles(groups: list[list[Call]]) -> list[_Bundle]:
     bundles: list[_Bundle] = []
     states: dict[int, _SignatureState] = {}
     for number, calls in enumerate(groups):
-        signature = id(calls[0].signature)
+        signature = id(kind_of(calls[0]))
         state = states.get(signature)
         if state is None:
             state = states[signature] = _SignatureState(len(states))

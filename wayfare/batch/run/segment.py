@@ -27,9 +27,9 @@ class Segment:
         # Only the groups that need a gradient.
         self.groups: list[Group] = []
         self.count = 0
-        self._addresses: Array = np.empty(_FIRST, np.int64)
+        self.addresses: Array = np.empty(_FIRST, np.int64)
         # For each row id an index into `_numbered`, the (group, output) the row belongs to; -1 without a gradient.
-        self._outputs: Array = np.empty(_FIRST, np.int32)
+        self.outputs: Array = np.empty(_FIRST, np.int32)
         self._numbered: list[tuple[Group, int]] = []
         # How many calls of each signature will run in groups that have not run yet; and memory for their results.
         self.calls_ahead: dict[Any, int] = {}
@@ -38,18 +38,19 @@ class Segment:
     def allocate_rows(self, group: Group, arrays: list[Array], size: int) -> int:
         """Ids for the rows of a group's results, those of one call side by side; returns the first."""
         start, step = self.count, len(arrays)
+        group.start = start
         end = self.count = start + size * step
-        if end > len(self._addresses):
+        if end > len(self.addresses):
             grown = np.empty(2 * end, np.int64)
-            grown[:start] = self._addresses[:start]
-            self._addresses = grown
+            grown[:start] = self.addresses[:start]
+            self.addresses = grown
             numbers = np.empty(2 * end, np.int32)
-            numbers[:start] = self._outputs[:start]
-            self._outputs = numbers
+            numbers[:start] = self.outputs[:start]
+            self.outputs = numbers
         for number, array in enumerate(arrays):
-            group.memory.place_rows(self._addresses, start + number, step, array)
+            group.place_rows(self.addresses, number, array)
             # A group without a gradient is not stored here, so that it is freed when nobody needs its rows.
-            self._outputs[start + number : end : step] = len(self._numbered) if group.differentiable else -1
+            self.outputs[start + number : end : step] = len(self._numbered) if group.differentiable else -1
             if group.differentiable:
                 self._numbered.append((group, number))
         return start
@@ -60,7 +61,7 @@ class Segment:
         # By identity: `==` on tensors compares elements.
         if values[-1] is first and all([v is first for v in values]):
             return self._shared(first, grad)
-        rows = rows_of(values, self._addresses, self._outputs)
+        rows = rows_of(values, self.addresses, self.outputs)
         if rows is None:
             return self._mixed(values, grad)
         ids, moved, needed, distance, addresses, numbers = rows
@@ -71,16 +72,16 @@ class Segment:
         if found is not None:
             self.stats.copies_avoided += 1
             if needed:
-                source = found if needed == len(values) else self._scattered(values)
+                source = found if needed == len(values) else self.scattered(values)
             return found.rows(), None, source, True
         if addresses is None:
-            addresses = self._addresses[ids] if moved is None else self._addresses[ids] + moved
+            addresses = self.addresses[ids] if moved is None else self.addresses[ids] + moved
         self.stats.gathers += 1
         if needed == len(values):
             groups = self._groups_at(ids) if numbers is None else tuple([self._numbered[n] for n in numbers])
             source = Scattered(None, ids, moved, groups, [])
         elif needed:
-            source = self._scattered(values)
+            source = self.scattered(values)
         return None, addresses, source, True
 
     def _shared(self, value: Any, grad: bool) -> Located:
@@ -98,9 +99,9 @@ class Segment:
             return HOST.stack_copies(values, values[0].row), None, None, True
         arrays = [v.call.group.array_of(v) if v.__class__ is Value else v._array for v in values]
         row = row_of_array(arrays[0])
-        return row.memory.stack(arrays, row), None, self._scattered(values) if grad else None, True
+        return row.memory.stack(arrays, row), None, self.scattered(values) if grad else None, True
 
-    def _scattered(self, values: tuple[Any, ...]) -> Scattered | None:
+    def scattered(self, values: tuple[Any, ...]) -> Scattered | None:
         """The source of these rows; None if none of them needs a gradient."""
         inside = [i for i, v in enumerate(values) if v.__class__ is Value and v.needs_grad]
         outside = [(i, v) for i, v in enumerate(values) if isinstance(v, Tensor) and v._requires_grad]
@@ -117,4 +118,4 @@ class Segment:
         if not len(row_ids):
             return ()
         # Mostly few rows, for which a set is several times as fast as np.unique.
-        return tuple([self._numbered[n] for n in sorted(set(self._outputs[row_ids].tolist())) if n >= 0])
+        return tuple([self._numbered[n] for n in sorted(set(self.outputs[row_ids].tolist())) if n >= 0])

@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 
 from wayfare.batch.record.call import Array, Call
+from wayfare.batch.record.ragged_family import stacks_rows
 from wayfare.batch.record.signature import Signature
 from wayfare.batch.run.group import Group
 from wayfare.batch.run.steps import StackCalls
 from wayfare.core.dispatch import tensor_ops
-from wayfare.core.op import REGISTRY
 from wayfare.core.tensor import Tensor
-
-_STACK, _CAT = REGISTRY["stack"], REGISTRY["cat"]
 
 
 def find_stacks(groups: list[list[Call]]) -> list[list[Call]]:
@@ -26,12 +24,9 @@ def find_stacks(groups: list[list[Call]]) -> list[list[Call]]:
 def _only_stacks(calls: Sequence[Call]) -> bool:
     """Whether such calls put rows of one shape one after another, as `stack` and `cat` do along the first dimension."""
     signature, rows = calls[0].signature, calls[0].inputs
-    if (signature.target is not _STACK and signature.target is not _CAT) or signature.shared or len(rows) < 2:
-        return False
-    row = getattr(rows[0], "row", None)
-    if row is None or row.layout is not None or signature.attrs["dim"] != 0 or signature.outs[0].dtype != row.dtype:
-        return False
-    return all([getattr(other, "row", None) is row for other in rows])
+    if signature.family is not None:
+        return signature.family.program is None
+    return len(rows) > 1 and stacks_rows(signature, [getattr(row, "row", None) for row in rows])
 
 
 class Stacked(Group):

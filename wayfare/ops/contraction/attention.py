@@ -22,6 +22,7 @@ from wayfare.core.numpy_math import Array
 from wayfare.core.op import Sample, joint
 from wayfare.core.signature import FLAG, KEY, MAYBE_NUMBER, NUMBER, takes
 from wayfare.core.spec import FLOAT_KINDS, NARROW, Spec, bool_, broadcast, float32
+from wayfare.ops import _ragged as ragged
 from wayfare.ops._define import by_loop, define, expand_unbatched
 from wayfare.ops.contraction import onnx_rules as rules
 from wayfare.ops.contraction.matmul import swap
@@ -31,7 +32,7 @@ Key = tuple[int, int] | None
 # -- on arrays ----------------------------------------------------------------------------------------------------
 
 
-def _like(x: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+def written_like(x: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """A new array whose axes have the same order in memory as those of x; its rows are contiguous."""
     order = sorted(range(x.ndim), key=lambda axis: -x.strides[axis])
     if order[-1] != x.ndim - 1 or 0 in x.strides:
@@ -121,7 +122,7 @@ def _attention(
         return out.astype(np.float16), kept, used
     if not q.shape[:-2] == k.shape[:-2] == v.shape[:-2] or not q.dtype == k.dtype == v.dtype:
         raise ValueError("they do not fit")
-    out = _like(q, (*q.shape[:-1], v.shape[-1]), q.dtype)
+    out = written_like(q, (*q.shape[:-1], v.shape[-1]), q.dtype)
     return out, *_attend(_in_rows(q), _in_rows(k), _in_rows(v), mask, out, scale, causal, p, key)
 
 
@@ -169,7 +170,7 @@ def _attention_vjp(
 def _attention_gradients(
     m: Any, needs: Any, g: Any, kept: Any, used: Any, q: Any, k: Any, v: Any, mask: Any, scale: float, p: float
 ) -> list[Any]:
-    outs = (_like(q, q.shape, q.dtype), _like(k, k.shape, q.dtype), _like(v, v.shape, q.dtype))
+    outs = (written_like(q, q.shape, q.dtype), written_like(k, k.shape, q.dtype), written_like(v, v.shape, q.dtype))
     scaled = 1.0 if needs[3] else scale
     of_scores = _gradients(_in_rows(g), kept, used, _in_rows(q), _in_rows(k), _in_rows(v), outs, scaled, p)
     of_mask = None
@@ -245,6 +246,7 @@ attention = define(
     infer=_attention_infer,
     vjp=joint(_attention_vjp),
     batch=_attention_batch,
+    ragged=ragged.attention,
     samples=_attention_samples,
     reference=_reference,
     outputs=3,
@@ -257,7 +259,7 @@ attention = define(
 # -- side by side -------------------------------------------------------------------------------------------------
 
 
-def _parts(x: Array) -> tuple[Array, Array, Array]:
+def parts_of(x: Array) -> tuple[Array, Array, Array]:
     """Queries, keys and values as views […, heads, positions, features] of […, positions, 3, heads, features]."""
     q, k, v = (x[..., i, :, :].swapaxes(-2, -3) for i in range(3))
     return q, k, v
@@ -273,8 +275,8 @@ def _self_attention(
         raise ValueError("no queries, keys and values")
     x = _in_rows(x)
     first = x[..., 0, :, :]
-    out = _like(first, first.shape, x.dtype)
-    return out, *_attend(*_parts(x), mask, out.swapaxes(-2, -3), scale, causal, p, key)
+    out = written_like(first, first.shape, x.dtype)
+    return out, *_attend(*parts_of(x), mask, out.swapaxes(-2, -3), scale, causal, p, key)
 
 
 def _self_attention_infer(
@@ -296,10 +298,11 @@ def _parts_in_ops(m: Any, x: Any) -> tuple[Any, Any, Any]:
     return q, k, v
 
 
-def _self_attention_vjp(
+def self_attention_rule(
     m: Any, needs: Any, g: Any, y: Any, x: Any, mask: Any, *, scale: float, causal: bool, p: float = 0.0,
     key: Key = None,
 ) -> Any:  # fmt: skip
+    """The gradients of what `self_attention` is given."""
     _, kept, used = y
     n = x.ndim - 1
     order = (*range(n - 3), n - 2, n - 3, n - 1)
@@ -310,10 +313,10 @@ def _self_attention_vjp(
         return [of_x, m.sum_to(of_scores, shape=tuple(mask.shape)) if needs[1] else None]
     single = x.dtype.char != "e"
     x = _in_rows(x) if single else x.astype(np.float32)
-    out = _like(x, x.shape, x.dtype)
+    out = written_like(x, x.shape, x.dtype)
     scaled = 1.0 if needs[1] else scale
     given = _in_rows(given if single else given.astype(np.float32))
-    of_scores = _gradients(given, kept, used, *_parts(x), _parts(out), scaled, p)
+    of_scores = _gradients(given, kept, used, *parts_of(x), parts_of(out), scaled, p)
     of_mask = None
     if needs[1]:
         of_mask = m.sum_to(of_scores, shape=mask.shape).astype(mask.dtype, copy=False)
@@ -330,8 +333,9 @@ def _self_attention_batch(
     return m.self_attention(x, _lined_up(m, inputs[1], batched[1], x.ndim - 1), **attrs)
 
 
-def _self_attention_reference(x: Array, mask: Array, **attrs: Any) -> tuple[Any, Any, Any]:
-    out, kept, used = _reference(*_parts(x), mask, **attrs)
+def self_attention_reference(x: Array, mask: Array, **attrs: Any) -> tuple[Any, Any, Any]:
+    """`self_attention`, query by query."""
+    out, kept, used = _reference(*parts_of(x), mask, **attrs)
     return out.swapaxes(-2, -3), kept, used
 
 
@@ -352,10 +356,11 @@ self_attention = define(
     family="attention",
     forward=_self_attention,
     infer=_self_attention_infer,
-    vjp=joint(_self_attention_vjp),
+    vjp=joint(self_attention_rule),
     batch=_self_attention_batch,
+    ragged=ragged.self_attention,
     samples=_self_attention_samples,
-    reference=_self_attention_reference,
+    reference=self_attention_reference,
     outputs=3,
     differentiable_outputs=(0,),
     kept_outputs=(1, 2),

@@ -16,6 +16,7 @@ from wayfare.core.flops import affine_map
 from wayfare.core.op import Sample
 from wayfare.core.signature import takes
 from wayfare.core.spec import Spec, bool_, broadcast
+from wayfare.ops import _ragged as ragged
 from wayfare.ops._define import define
 from wayfare.ops.contraction import onnx_rules as rules
 
@@ -214,6 +215,7 @@ matmul = define(
     infer=_matmul_infer,
     vjp=(_by_left, _by_right),
     batch=_matmul_batch,
+    ragged=ragged.matmul,
     reference=_matmul_reference,
     samples=_matmul_samples,
     kinds="iuf",
@@ -306,6 +308,7 @@ linear_plain = define(
         lambda m, g, _y, x, _weight: _by_weight(m, g, x),
     ),
     batch=_linear_batch,
+    ragged=ragged.row_by_row("linear_plain", features=1),
     reference=lambda x, weight: np.einsum("...i,oi->...o", x, weight),
     samples=lambda rng: [Sample((rng.normal(size=x), rng.normal(size=w))) for x, w in _LINEAR_SHAPES],
     kinds="iuf",
@@ -328,6 +331,7 @@ linear = define(
         lambda m, g, _y, _x, _weight, bias_spec: m.sum_to(g, shape=bias_spec.shape),
     ),
     batch=_linear_batch,
+    ragged=ragged.row_by_row("linear", features=1),
     reference=lambda x, weight, bias: np.einsum("...i,oi->...o", x, weight) + bias,
     samples=lambda rng: [
         Sample((rng.normal(size=x), rng.normal(size=w), rng.normal(size=w[0]))) for x, w in _LINEAR_SHAPES

@@ -12,6 +12,7 @@ from wayfare.core.numpy_math import Array
 from wayfare.core.op import Sample, joint
 from wayfare.core.signature import DIM, MANY, takes
 from wayfare.core.spec import Spec
+from wayfare.ops import _ragged as ragged
 from wayfare.ops._define import define, in_front
 
 
@@ -61,6 +62,7 @@ cat = define(
     infer=_cat_infer,
     vjp=joint(_cat_vjp),
     batch=in_front("cat"),
+    ragged=ragged.cat,
     reference=lambda *xs, dim: np.moveaxis(np.array([row for x in xs for row in np.moveaxis(x, dim, 0)]), 0, dim),
     samples=_cat_samples,
 )

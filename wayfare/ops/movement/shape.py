@@ -15,6 +15,7 @@ from wayfare.core.numpy_math import Array
 from wayfare.core.op import REGISTRY, NotExportable, Op, Sample
 from wayfare.core.signature import DIMS, DTYPE, PATH, SIZES, takes
 from wayfare.core.spec import DType, Shape, Spec, broadcast, int32, int64, spec_of, uint8
+from wayfare.ops import _ragged as ragged
 from wayfare.ops._define import define, in_front, movement
 from wayfare.ops.movement import onnx_rules as rules
 
@@ -114,6 +115,7 @@ expand = define(
     infer=lambda x, *, shape: Spec(_expand_shape(x.shape, shape=shape), x.dtype),
     vjp=(lambda m, g, _y, x_spec, *, shape: m.sum_to(g, shape=x_spec.shape),),
     batch=_expand_batch,
+    ragged=ragged.expand,
     reference=lambda x, shape: x + np.zeros(shape, x.dtype),
     samples=lambda rng: [
         Sample((rng.normal(size=(3, 1)),), {"shape": (2, 3, 4)}),

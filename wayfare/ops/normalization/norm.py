@@ -16,6 +16,7 @@ from wayfare.core.op import Sample, joint
 from wayfare.core.signature import DIMS, NUMBER, takes
 from wayfare.core.spec import Spec, as_dtype
 from wayfare.ir.fuse.composite import as_rule
+from wayfare.ops import _ragged as ragged
 from wayfare.ops._define import define, expand_unbatched, in_front, reduced_shape
 from wayfare.ops.normalization import onnx_rules as rules
 from wayfare.ops.reduction.reduce import Dims, count_of, moments, shared_out
@@ -228,6 +229,7 @@ layer_norm = define(
     infer=_layer_norm_infer,
     vjp=joint(_layer_norm_vjp),
     batch=_layer_norm_batch,
+    ragged=ragged.row_by_row("layer_norm", results=3),
     samples=_layer_norm_samples,
     reference=_layer_norm_reference,
     outputs=3,
@@ -315,6 +317,7 @@ rms_norm = define(
     infer=_rms_norm_infer,
     vjp=joint(_rms_norm_vjp),
     batch=_rms_norm_batch,
+    ragged=ragged.row_by_row("rms_norm", results=2),
     samples=_rms_norm_samples,
     reference=_rms_norm_reference,
     outputs=2,

@@ -16,6 +16,7 @@ from wayfare.core.op import Sample
 from wayfare.core.signature import NUMBER
 from wayfare.core.spec import NARROW, DType, Spec, as_dtype, bool_, float32, float64, int64, uint8
 from wayfare.ir.fuse.composite import as_rule
+from wayfare.ops import _ragged as ragged
 from wayfare.ops._define import reduced_shape, reduction, spread
 from wayfare.ops.reduction import onnx_rules as rules
 
@@ -59,6 +60,7 @@ def _sum_vjp(m: Any, g: Any, _y: Any, x_spec: Spec, *, dim: Dims, keepdim: bool)
 sum_ = reduction(
     "sum", autocast=FLOAT32_ON_CUDA, loop_reduction="sum", fusible_gradient=True,
     onnx=rules.reduction("ReduceSum", of_integers=int64), forward=_sum, vjp=_sum_vjp, dtype=sum_dtype,
+    of_segments=ragged.segment_sum,
     reference=lambda x, dim, keepdim: np.sum(x, axis=dim, keepdims=keepdim),
 )  # fmt: skip
 
@@ -84,7 +86,7 @@ def _mean_vjp(m: Any, g: Any, _y: Any, x_spec: Spec, *, dim: Dims, keepdim: bool
 
 mean = reduction(
     "mean", onnx=rules.reduction("ReduceMean"), formula=_mean, native_from=_MEAN_FROM, vjp=_mean_vjp, kinds="f",
-    empty=False,
+    empty=False, of_segments=ragged.segment_mean,
     reference=lambda x, dim, keepdim: np.mean(x, axis=dim, keepdims=keepdim),
 )  # fmt: skip
 

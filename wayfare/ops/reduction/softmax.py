@@ -14,6 +14,7 @@ from wayfare.core.numpy_math import Array
 from wayfare.core.op import Sample
 from wayfare.core.signature import DIM, takes
 from wayfare.ir.fuse.composite import as_rule
+from wayfare.ops import _ragged as ragged
 from wayfare.ops._define import define, in_front, reduction, shaped_alike, spread
 from wayfare.ops.reduction import onnx_rules as rules
 from wayfare.ops.reduction.reduce import Dims, drop
@@ -49,6 +50,7 @@ softmax = define(
     infer=lambda x, *, dim: x,
     vjp=(lambda m, g, y, _x, *, dim: m.softmax_backward(g, y, dim=dim),),
     batch=in_front("softmax"),
+    ragged=ragged.along("softmax", ragged.segment_softmax),
     samples=_one,
     reference=lambda x, dim: np.exp(x) / np.exp(x).sum(axis=dim, keepdims=True),
     kinds="f",
@@ -93,6 +95,7 @@ log_softmax = define(
     infer=lambda x, *, dim: x,
     vjp=(lambda m, g, y, _x, *, dim: m.log_softmax_backward(g, y, dim=dim),),
     batch=in_front("log_softmax"),
+    ragged=ragged.along("log_softmax", ragged.segment_log_softmax),
     samples=_one,
     reference=lambda x, dim: x - np.log(np.exp(x).sum(axis=dim, keepdims=True)),
     kinds="f",
@@ -151,5 +154,5 @@ def _logsumexp_reference(x: Array, dim: Dims, keepdim: bool) -> Any:
 logsumexp = reduction(
     "logsumexp", autocast=FLOAT32_ON_CUDA,
     onnx=rules.log_sum_exp, formula=_logsumexp, work=per_input(4), vjp=_logsumexp_vjp,
-    reference=_logsumexp_reference, kinds="f",
+    reference=_logsumexp_reference, kinds="f", of_segments=ragged.segment_logsumexp,
 )
