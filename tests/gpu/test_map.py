@@ -211,8 +211,10 @@ def test_an_index_out_of_range_is_found_when_a_value_is_read(cuda):
     def run(i):
         return table[i].sum().item()
 
-    with pytest.raises(IndexError, match="an index is out of range"):
+    text = r"an index is out of range .*, in an example of wf.map \(test_map.py:\d+\)"
+    with pytest.raises(IndexError, match=text) as caught:
         wf.map(run, [wf.tensor([0], device="cuda"), wf.tensor([9], device="cuda")], batch=True)
+    assert f"test_map.py:{run.__code__.co_firstlineno + 1}" in str(caught.value)
     assert table.sum().item()
 
 

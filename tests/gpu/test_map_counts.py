@@ -6,6 +6,7 @@ import pytest
 import wayfare as wf
 from tests.gpu.test_map import there, trees
 from wayfare import nn
+from wayfare.batch.session import Session
 
 
 def in_groups(f, examples):
@@ -107,6 +108,26 @@ def test_rows_are_gathered_by_one_launch_each(cuda, counts, launched):
     gathers = [name for name in launched if name.startswith("gather_at")]
     assert len(gathers) == 2, launched  # the inputs; the results, each in memory of its own
     assert counts.to_device == counts.to_host == 0
+
+
+def test_calls_that_look_like_an_earlier_one_are_recorded_quickly(cuda, monkeypatch):
+    """Calls of a cell take a fast path on a device too, also those that read tensors from outside."""
+    wf.manual_seed(0)
+    cell, slow = nn.GRUCell(3, 4).to("cuda", wf.float64), []
+    general = Session._opaque_call
+    monkeypatch.setattr(Session, "_opaque_call", lambda self, *args: slow.append(1) or general(self, *args))
+
+    def read(sequence):
+        h = wf.zeros(4, device="cuda", dtype=wf.float64)
+        for x in sequence:
+            h = cell(x, h)
+        return h.sum()
+
+    examples = [[there(3, seed=9 * s + k) for k in range(6)] for s in range(5)]
+    made, stats = in_groups(read, examples)
+    assert sum(kind.nodes for kind in stats.kinds if kind.name == "GRUCell") == 30 and len(slow) <= 4
+    for mine, sequence in zip(made, examples, strict=True):
+        np.testing.assert_allclose(mine.detach().cpu().numpy(), read(sequence).detach().cpu().numpy())
 
 
 def test_checks_of_indices_come_with_a_read_in_one_copy(cuda, counts):

@@ -207,6 +207,10 @@ class Backend:
         """The row at addresses[i] += values[i], in order; addresses may repeat."""
         raise NotImplementedError
 
+    def late_errors(self) -> list[Exception]:
+        """What will be raised by the next read of a value, if checks on the device say so."""
+        raise NotImplementedError
+
     def owner_of(self, array: Any) -> int:
         """A number for the block of memory that an array lies in."""
         raise NotImplementedError

@@ -24,10 +24,21 @@ _IS_NAMED = "_wayfare_example"
 
 def name_example(error: BaseException, example: Example) -> None:
     """Add the example to an error's message, unless an inner map did so already."""
-    if getattr(error, _IS_NAMED, False) or isinstance(error, (KeyboardInterrupt, SystemExit)):
+    if getattr(error, _IS_NAMED, None) is not None or isinstance(error, (KeyboardInterrupt, SystemExit)):
         return
     nowhere = isinstance(error, WayfareError) and (not error.site or NO_LINE in error.site)
     _add_note(error, example, example.site if nowhere else None)
+
+
+def name_late_error(error: Exception, calls: list[Call]) -> None:
+    """Say which line an error comes from that a device will find in a group of calls, when a value is read. Which
+    example it was is known only if there is one."""
+    first = calls[0]
+    if len(calls) == 1 and first.example is not None:
+        _add_note(error, first.example, first.site)
+    elif isinstance(error, WayfareError):
+        error.happened_in("an example of wf.map" if first.example is not None else "", first.site)
+        setattr(error, _IS_NAMED, [])
 
 
 def example_of(error: BaseException) -> list[int]:

@@ -44,6 +44,10 @@ class Memory:
         """A `with` block in which its device is the current one."""
         raise NotImplementedError
 
+    def late_errors(self) -> Sequence[Exception]:
+        """What will be raised by the next read of a value, if checks on the device say so."""
+        raise NotImplementedError
+
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         """A new array with any contents."""
         raise NotImplementedError
@@ -122,6 +126,10 @@ class HostMemory(Memory):
     def active(self) -> AbstractContextManager[Any]:
         """A `with` block for groups of the CPU: nothing."""
         return _NOTHING
+
+    def late_errors(self) -> Sequence[Exception]:
+        """None: the CPU checks at once."""
+        return ()
 
     def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """A new array of zeros."""
@@ -208,6 +216,10 @@ class DeviceMemory(Memory):
     def active(self) -> AbstractContextManager[Any]:
         """A `with` block in which its device is the current one."""
         return self._backend.active(self.device)
+
+    def late_errors(self) -> Sequence[Exception]:
+        """What will be raised by the next read of a value, if checks on the device say so."""
+        return self._backend.late_errors()
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         """A new array with any contents."""

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from wayfare.api.fused import Fused, NotFusable, TracedValue, TraceExecutor
+from wayfare.api.fused import NotFusable, TracedValue
 from wayfare.autograd.vmap import map_batch
 from wayfare.batch.record.call import Array, Row, row_of, row_of_array
-from wayfare.batch.record.memory import Memory
 from wayfare.batch.record.module_call import UsersCode
 from wayfare.batch.record.owner_table import table_of
-from wayfare.batch.record.signature import Signature, exact_key, is_shared, meeting_memory
+from wayfare.batch.record.short_trace import MAX_STEPS, QuietFused, ShortTrace, TooLong, place_of
+from wayfare.batch.record.signature import Signature, exact_key, is_shared
 from wayfare.batch.run.runners import all_inputs
-from wayfare.core.dispatch import apply, tensor_ops
+from wayfare.core.dispatch import tensor_ops
 from wayfare.core.errors import WayfareError
 from wayfare.core.generator import Generator
 from wayfare.core.mode import STATE, changed_mode
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 
 # Argument structures remembered for one function.
 _MAX_STRUCTURES = 64
-# A function with more ops than this is not opaque. A model that loops over a sequence has more, and should be recorded
-# op by op: examples of other lengths can share its steps, not the whole call.
-_MAX_STEPS = 120
 # After this many traces that were too long a function is not traced again.
 _MAX_TOO_LONG = 3
 # A module that was called with more different Python values (numbers, trees of numbers) follows its data.
@@ -165,8 +162,8 @@ class OpaqueCall:
     def _flags(self, rows: list[Row], only: int | None) -> tuple[bool, ...]:
         """Which results require a gradient if one argument (None: no argument) does."""
         leaves = [leaf("input", i, row.shape, row.dtype) for i, row in enumerate(rows)]
-        executor = _ShortTrace(len(leaves), STATE.mode)
-        device = executor.device = _place_of(rows).device
+        executor = ShortTrace(len(leaves), STATE.mode)
+        device = executor.device = place_of(rows).device
         given = [stand_in(TracedValue(v, device), i == only) for i, v in enumerate(leaves)]
         with changed_mode(executor=executor, grad=True, generator=Generator()):
             made = self.call_flat(*given)
@@ -175,8 +172,8 @@ class OpaqueCall:
     def trace(self, rows: list[Row], grad: bool) -> None:
         """Trace the function on such rows; raises NotFusable if that is not possible."""
         leaves = [leaf("input", i, row.shape, row.dtype) for i, row in enumerate(rows)]
-        executor = _ShortTrace(len(leaves), STATE.mode)
-        memory = _place_of(rows)
+        executor = ShortTrace(len(leaves), STATE.mode)
+        memory = place_of(rows)
         device = executor.device = memory.device
         stand_ins = [stand_in(TracedValue(v, device), row.is_float) for v, row in zip(leaves, rows, strict=True)]
         # A trace must not advance the random state: the real call draws its own numbers.
@@ -194,7 +191,7 @@ class OpaqueCall:
             if any([t is given for t in made for given in stand_ins]):
                 raise NotFusable("it gives back an argument, which must stay the same tensor")
             values = [executor.value(t) for t in made]
-        if _place_of([*rows, *[row_of_array(t._array) for t in executor.captured]]) is not memory:
+        if place_of([*rows, *[row_of_array(t._array) for t in executor.captured]]) is not memory:
             raise NotFusable("it uses tensors of a device that it was given none of")
         self.outs = tuple([row_of(tuple(v.shape), v.dtype, None, memory) for v in values])
         self.carries = tuple([bool(t._requires_grad) and row.is_float for t, row in zip(made, self.outs, strict=True)])
@@ -204,73 +201,6 @@ class OpaqueCall:
         self.captured_flags = tuple([t._requires_grad for t in self.captured])
         self.traced = (leaves, executor.captured, executor.captured_values(), values)
         self.plain_tuple = self.result == (tuple, *[TENSOR] * len(made))
-
-
-def _place_of(rows: Sequence[Row]) -> Memory:
-    """Where a function of such rows runs."""
-    try:
-        return meeting_memory(rows)
-    except NotImplementedError:
-        raise NotFusable("it uses tensors of several devices") from None
-
-
-class _TraceAll(TraceExecutor):
-    """Traces all ops, also those on weights alone: weights change, so these must be computed at each run."""
-
-    def __init__(self, count: int, outer: Any) -> None:
-        super().__init__(count, outer)
-        self._constants: dict[int, Tensor] = {}
-
-    def apply(self, op: Any, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
-        """Trace one op; compute it now if it depends on constants only."""
-        if all([id(t) in self._constants for t in inputs]) and not op.random and "key" not in attrs:
-            with changed_mode(executor=None):
-                made = apply(op, inputs, attrs)
-            for t in made if isinstance(made, tuple) else (made,):
-                self._constants[id(t)] = t
-            return made
-        return self.enter(op, inputs, attrs)
-
-
-class QuietFused(Fused):
-    """A fused function that the user did not ask for: if it cannot be fused, its ops run one by one, silently."""
-
-    tracer = _TraceAll
-
-    def _warn(self, reason: str) -> None:
-        pass
-
-
-class TooLong(NotFusable):
-    """The trace has more than `_MAX_STEPS` ops."""
-
-
-class _ShortTrace(_TraceAll):
-    """Refuses tensors of one example that are not among the arguments, and long traces."""
-
-    def __init__(self, count: int, outer: Any) -> None:
-        super().__init__(count, outer)
-        self.steps = self.views = 0
-        self.checks_values = False
-
-    def apply(self, op: Any, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
-        """Trace one op."""
-        self.steps += 1
-        self.views += op.view
-        self.checks_values |= op.checks_values
-        if self.steps > _MAX_STEPS:
-            raise TooLong("it has too many steps")
-        return super().apply(op, inputs, attrs)
-
-    def effect(self, reason: str) -> None:
-        """Refuse what must not be traced: a hook must run once for each example."""
-        raise NotFusable(reason)
-
-    def value(self, t: Tensor) -> Value:
-        """The value of a tensor in the trace."""
-        if t.__class__ is StandIn and t._handle.__class__ is not TracedValue:
-            raise NotFusable("it uses a tensor of one example that it was not given")
-        return super().value(t)
 
 
 def _always() -> bool:
@@ -429,7 +359,7 @@ def _traced(
         if opaque.steps - opaque.views < info.least_steps or (info.least_steps and opaque.shares_memory()):
             return None
         history.check_data_dependence(_form(args, options), structure, opaque.steps, holds)
-    return opaque if opaque.steps <= _MAX_STEPS and not history.follows_data and holds() else None
+    return opaque if opaque.steps <= MAX_STEPS and not history.follows_data and holds() else None
 
 
 def _form(args: Any, options: Any) -> tuple[Any, ...]:

@@ -14,11 +14,10 @@ from functools import cache
 from typing import Any
 from weakref import ref
 
-import numpy as np
-
 from wayfare.batch.analysis.exception_scopes import in_try
 from wayfare.batch.record.call import Call, Value
-from wayfare.batch.record.row_copy import RowCopy
+from wayfare.batch.record.memory import memory_of
+from wayfare.batch.record.row_copy import DeviceRow, RowCopy
 from wayfare.batch.record.signature import Signature
 from wayfare.compiler.generated import define
 from wayfare.core.callsite import INSIDE, user_frame
@@ -64,9 +63,9 @@ def fast_path_for(signature: Signature, owner: Any, args: tuple[Any, ...], rows:
         return None  # it has a history
     needs_grad = _needs_grad(signature)
     # An outside tensor of more than one number may be a parameter or a buffer: then the fast path checks for `_role`.
-    may_have_role = tuple([v.__class__ is RowCopy and v.row.bytes > 8 for v in rows])
+    may_have_role = tuple([v.__class__ is not Value and v.row.bytes > 8 for v in rows])
     constants = [None if kind != "constant" else part for kind, part in zip(shape, args, strict=True)]
-    if _fits_native(signature, len(shape), len(rows)):
+    if _fits_native(signature, len(shape), len(rows)) and not any([v.__class__ is DeviceRow for v in rows]):
         sorts = [_VALUE if sort == "value" else _MAY_HAVE_ROLE if role else _OUTSIDE
                  for sort, role in zip(_flat(shape), may_have_role, strict=True)]  # fmt: skip
         return NATIVE.FastPath(  # type: ignore[no-any-return]
@@ -112,7 +111,7 @@ def check_now(session: Any, made: StandIn, fits: bool | None) -> None:
 _GLOBALS: dict[str, Any] = {
     "StandIn": StandIn, "Tensor": Tensor, "Call": Call, "Value": Value, "new_call": Call.__new__,
     "new_value": Value.__new__, "new_tensor": Tensor.__new__, "getframe": sys._getframe, "INSIDE": INSIDE,
-    "MISSED": MISSED, "RowCopy": RowCopy, "ref": ref, "in_try": in_try, "ndarray": np.ndarray,
+    "MISSED": MISSED, "RowCopy": RowCopy, "ref": ref, "in_try": in_try, "memory_of": memory_of,
 }  # fmt: skip
 
 
@@ -252,7 +251,7 @@ def _emit_outside_row(emit: Callable[[str], None], one: str, row: str, may_have_
     if may_have_role:
         emit(f"if hasattr({one}, '_role'): return MISSED")
     emit(f"array = {one}._array")
-    emit("if array.__class__ is not ndarray: return MISSED")
+    emit(f"if memory_of(array) is not expected_{row}.memory: return MISSED")
     emit(f"if array.shape != expected_{row}.shape or array.dtype is not expected_{row}.dtype: return MISSED")
     emit("if not array.flags.c_contiguous: return MISSED")
     emit(f"{row} = session.row_copies.of({one}, expected_{row})")

@@ -40,6 +40,20 @@ class RowCopy:
 _new = RowCopy.__new__
 
 
+class DeviceRow:
+    """A tensor of another device, without history, as a row of a call: its memory, which is not copied."""
+
+    __slots__ = ("_array", "row", "source")
+
+    # Like a tensor, it has an array and needs no gradient.
+    _requires_grad = False
+
+    def __init__(self, t: Tensor, row: Row) -> None:
+        self._array = t._array
+        self.row = row
+        self.source = t
+
+
 class RowCopies:
     """What pending calls read of ordinary tensors. A tensor that is read again with the same values gives the same
     copy, so that calls can share it."""
@@ -51,16 +65,16 @@ class RowCopies:
         self._copies: dict[int, RowCopy] = {}
         # id of a tensor with a history → the tensor, its edge, and its copy
         self._with_history: dict[int, tuple[Tensor, Any, Tensor]] = {}
-        # id of a tensor of another device → the tensor, and one on the same memory
-        self._of_devices: dict[int, tuple[Tensor, Tensor]] = {}
-        self._not_copied: list[Tensor] = []
+        # id of a tensor of another device → its row, which holds the tensor
+        self._of_devices: dict[int, DeviceRow] = {}
+        self._not_copied: list[Tensor | DeviceRow] = []
 
     def of(self, t: Tensor, row: Row) -> Any:
         """An ordinary tensor, of that shape and dtype, as a row of a call."""
         if t._requires_grad:
             return self._of_history(t, row)
         if not row.memory.is_host:
-            return self._of_device(t)
+            return self._of_device(t, row)
         data = t._array.tobytes()
         copy = self._copies.get(id(t))
         if copy is not None and copy.row is row and copy.data == data:
@@ -72,13 +86,13 @@ class RowCopies:
         self._copies[id(t)] = copy
         return copy
 
-    def _of_device(self, t: Tensor) -> Tensor:
+    def _of_device(self, t: Tensor, row: Row) -> DeviceRow:
         """The memory of a tensor now: the tensor itself may become another one before the call runs."""
         found = self._of_devices.get(id(t))
-        if found is None or found[1]._array is not t._array:
-            found = self._of_devices[id(t)] = t, wrap(t._array)
-            self._not_copied.append(found[1])
-        return found[1]
+        if found is None or found._array is not t._array:
+            found = self._of_devices[id(t)] = DeviceRow(t, row)
+            self._not_copied.append(found)
+        return found
 
     def _of_history(self, t: Tensor, row: Row) -> Tensor:
         array = t._array

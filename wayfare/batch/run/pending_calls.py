@@ -10,7 +10,7 @@ from typing import Any
 from weakref import ref
 
 from wayfare.batch.analysis.purity import mutates_only_tensors
-from wayfare.batch.fibers.errors import FAILED, FailedCall, find_failed_call, raise_past_try
+from wayfare.batch.fibers.errors import FAILED, FailedCall, find_failed_call, name_late_error, raise_past_try
 from wayfare.batch.fibers.example import Example
 from wayfare.batch.fibers.hub import Hub
 from wayfare.batch.function_profile import FunctionProfile, MapTiming
@@ -339,8 +339,12 @@ class PendingCalls(Interceptor):
             observer.starts(calls)
         failed = False
         try:
-            with signature.memory.active():
+            memory = signature.memory
+            late = len(memory.late_errors())
+            with memory.active():
                 group.run(self._segment, calls)
+            for error in memory.late_errors()[late:]:
+                name_late_error(error, calls)
         except Exception as error:
             if calls.__class__ is not Steps:
                 raise find_failed_call(error, calls, self._segment) from None

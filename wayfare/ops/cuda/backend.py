@@ -403,6 +403,10 @@ class CudaBackend(Backend):
             self.check_now()
         self._waiting.append((fine.all(), error))
 
+    def late_errors(self) -> list[Exception]:
+        """The errors of checks that wait."""
+        return [error for _, error in self._waiting]
+
     def check_now(self) -> None:
         """Raise the first error among the checks that wait; the flags come in one copy."""
         waiting, self._waiting = self._waiting, []
