@@ -2,14 +2,7 @@
    records it, and the methods of lazy tensors that take more than tensors. See wayfare/batch/record and wayfare/nn/hooks.py. */
 
 static PyTypeObject *CallFrontType;
-static PyObject *sIN_ORDER, *sNO_COMMON_CALLS, *sOPAQUE_FAST_PATHS, *sCALLEES;
-
-static int is_true(PyObject *o, PyObject *name) {  /* of an attribute; -1: there is none */
-    PyObject *found = PyObject_GetAttr(o, name);
-    int is = found == NULL ? -1 : PyObject_IsTrue(found);
-    Py_XDECREF(found);
-    return is;
-}
+static PyObject *sNO_COMMON_CALLS, *sOPAQUE_FAST_PATHS, *sCALLEES;
 
 /* The session of this thread, if it records and each call may be like another one; borrowed from `mode`. */
 static PyObject *recording_session(PyObject **mode, int watched) {
@@ -205,8 +198,8 @@ static PyType_Slot call_front_slots[] = FRONT_SLOTS(call_front_new);
 static PyType_Spec call_front_spec = {"wayfare.native.CallFront", sizeof(Front), 0, FRONT_FLAGS, call_front_slots};
 
 static int init_calls(PyObject *m) {
-    PyObject **const names[] = {&sIN_ORDER, &sNO_COMMON_CALLS, &sOPAQUE_FAST_PATHS, &sCALLEES};
-    static const char *const texts[] = {"in_order", "no_common_calls", "opaque_fast_paths", "callees"};
-    for (int i = 0; i < 4; i++) if ((*names[i] = PyUnicode_InternFromString(texts[i])) == NULL) return -1;
+    PyObject **const names[] = {&sNO_COMMON_CALLS, &sOPAQUE_FAST_PATHS, &sCALLEES};
+    static const char *const texts[] = {"no_common_calls", "opaque_fast_paths", "callees"};
+    for (int i = 0; i < 3; i++) if ((*names[i] = PyUnicode_InternFromString(texts[i])) == NULL) return -1;
     return add_type(m, "CallFront", &call_front_spec, &CallFrontType);
 }
