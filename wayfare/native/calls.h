@@ -2,14 +2,7 @@
    records it, and the methods of lazy tensors that take more than tensors. See wayfare/batch/record and wayfare/nn/hooks.py. */
 
 static PyTypeObject *CallFrontType;
-static PyObject *sIN_ORDER, *sNO_COMMON_CALLS, *sOPAQUE_FAST_PATHS, *sCALLEES;
-
-static int is_true(PyObject *o, PyObject *name) {  /* of an attribute; -1: there is none */
-    PyObject *found = PyObject_GetAttr(o, name);
-    int is = found == NULL ? -1 : PyObject_IsTrue(found);
-    Py_XDECREF(found);
-    return is;
-}
+static PyObject *sNO_COMMON_CALLS, *sOPAQUE_FAST_PATHS, *sCALLEES;
 
 /* The session of this thread, if it records and each call may be like another one; borrowed from `mode`. */
 static PyObject *recording_session(PyObject **mode, int watched) {
@@ -205,8 +198,42 @@ static PyType_Slot call_front_slots[] = FRONT_SLOTS(call_front_new);
 static PyType_Spec call_front_spec = {"wayfare.native.CallFront", sizeof(Front), 0, FRONT_FLAGS, call_front_slots};
 
 static int init_calls(PyObject *m) {
-    PyObject **const names[] = {&sIN_ORDER, &sNO_COMMON_CALLS, &sOPAQUE_FAST_PATHS, &sCALLEES};
-    static const char *const texts[] = {"in_order", "no_common_calls", "opaque_fast_paths", "callees"};
-    for (int i = 0; i < 4; i++) if ((*names[i] = PyUnicode_InternFromString(texts[i])) == NULL) return -1;
+    PyObject **const names[] = {&sNO_COMMON_CALLS, &sOPAQUE_FAST_PATHS, &sCALLEES};
+    static const char *const texts[] = {"no_common_calls", "opaque_fast_paths", "callees"};
+    for (int i = 0; i < 3; i++) if ((*names[i] = PyUnicode_InternFromString(texts[i])) == NULL) return -1;
     return add_type(m, "CallFront", &call_front_spec, &CallFrontType);
+}
+
+/* is_within(frame, known, bottom): is this frame, or a caller of it in the example, within a range of its code? None: Python must
+   look. See wayfare/batch/analysis/exception_scopes.py. */
+static PyObject *is_within(PyObject *self, PyObject *args) {
+    PyObject *frame, *known, *bottom, *result = NULL;
+    if (!PyArg_ParseTuple(args, "O!O!O", &PyFrame_Type, &frame, &PyDict_Type, &known, &bottom)) return NULL;
+    Py_INCREF(frame);
+    while (frame != NULL && result == NULL) {
+        PyCodeObject *code = PyFrame_GetCode((PyFrameObject *)frame);
+        PyObject *id = PyLong_FromVoidPtr(code), *found = id == NULL ? NULL : PyDict_GetItemWithError(known, id);
+        Py_DECREF(code);
+        Py_XDECREF(id);
+        PyObject *ranges = IS_A(found, &PyTuple_Type) && PyTuple_GET_SIZE(found) == 2 ? PyTuple_GET_ITEM(found, 0) : NULL;
+        if (ranges == NULL || !PyTuple_CheckExact(ranges)) {
+            if (!PyErr_Occurred()) result = Py_NewRef(Py_None);
+            break;
+        }
+        if (ranges == bottom) { result = Py_NewRef(Py_False); break; }
+        int at = PyTuple_GET_SIZE(ranges) == 0 ? 0 : PyFrame_GetLasti((PyFrameObject *)frame);
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(ranges) && result == NULL; i++) {
+            int start, end;
+            PyObject *managers;
+            if (!PyArg_ParseTuple(PyTuple_GET_ITEM(ranges, i), "iiO", &start, &end, &managers)) goto end;
+            int always = PyTuple_CheckExact(managers) && PyTuple_GET_SIZE(managers) == 0;
+            if (start <= at && at < end) result = Py_NewRef(always ? Py_True : Py_None);
+        }
+        PyObject *back = (PyObject *)PyFrame_GetBack((PyFrameObject *)frame);
+        Py_SETREF(frame, back);
+    }
+    if (result == NULL && !PyErr_Occurred()) result = Py_NewRef(Py_False);
+end:
+    Py_XDECREF(frame);
+    return result;
 }

@@ -11,6 +11,29 @@ static PyObject *session_of(PyObject **mode) {
     return *mode == NULL ? NULL : executor;
 }
 
+/* The session of this thread, if a view of an ordinary tensor is made at once in it, without a history (Session._view_now); a
+   new reference. NULL without an error: Python must look at it. */
+static PyObject *viewing_session(PyObject *t) {
+    PyObject *mode = NULL, *session = SessionType == NULL ? NULL : session_of(&mode);
+    if (session != NULL) {
+        PyObject *outer = PyObject_GetAttr(session, sOUTER), *watchers = AT(mode, M.watchers);
+        int plain = outer == Py_None && IS_A(watchers, &PyTuple_Type) && PyTuple_GET_SIZE(watchers) == 0
+            && (AT(mode, M.grad) == Py_False || AT(t, T.requires_grad) == Py_False);
+        if (outer == NULL) PyErr_Clear();
+        Py_XDECREF(outer);
+        session = plain ? Py_NewRef(session) : NULL;
+    }
+    Py_XDECREF(mode);
+    return session;
+}
+
+/* A view of this tensor was made: others see its memory. */
+static int note_view(PyObject *session, PyObject *t) {
+    PyObject *done = PyObject_CallMethodOneArg(session, sMEMORY_SHARED, t);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
 /* Is it a lazy tensor as it was made? */
 static inline int is_lazy(PyObject *t) {
     PyObject *value = Py_TYPE(t) == StandInType ? AT(t, T.handle) : NULL;
@@ -30,7 +53,8 @@ static PyObject *lazy_call(Front *front, PyObject *const *args, size_t flags, Py
     PyObject *mode = NULL, *session = NULL, *key = NULL, *made = NULL, *rows[2], *number = NULL;
     int arity = front->arity;
     if (names == NULL && PyVectorcall_NARGS(flags) == arity && Py_TYPE(args[0]) == StandInType
-        && (arity == 1 || Py_TYPE(args[1]) == StandInType || PyFloat_CheckExact(args[1]) || PyLong_CheckExact(args[1])))
+        && (arity == 1 || Py_TYPE(args[1]) == StandInType || Py_TYPE(args[1]) == TensorType || PyFloat_CheckExact(args[1])
+            || PyLong_CheckExact(args[1])))
         session = session_of(&mode);
     if (session == NULL) return PyObject_Vectorcall(front->general, args, flags, names);
     PyObject *value = AT(args[0], T.handle), *row = NULL, *dtype = NULL;
@@ -43,6 +67,10 @@ static PyObject *lazy_call(Front *front, PyObject *const *args, size_t flags, Py
             rows[1] = AT(args[1], T.handle);
             PyObject *other = AT(rows[1], W.row);
             key = front->reverse ? PyTuple_Pack(3, front->op, other, row) : PyTuple_Pack(3, front->op, row, other);
+        } else if (Py_TYPE(args[1]) == TensorType) {
+            rows[1] = number = own_row(session, args[1], row);
+            if (number == NULL && !PyErr_Occurred()) goto general;
+            key = number == NULL ? NULL : PyTuple_Pack(3, front->op, row, row);
         } else {
             number = front->number == args[1] && front->tensor_dtype == dtype ? Py_NewRef(front->tensor)
                 : PyObject_CallFunctionObjArgs(CONSTANT, args[1], dtype, NULL);
@@ -70,6 +98,7 @@ static PyObject *lazy_call(Front *front, PyObject *const *args, size_t flags, Py
             goto end;
         }
     }
+general:
     made = PyObject_Vectorcall(front->general, args, flags, names);
 end:
     Py_XDECREF(key);
@@ -168,6 +197,7 @@ static PyObject *set_up_recording(PyObject *self, PyObject *args) {
 #define SLOTS(table, type, field, name) if ((table.field = slot_of(type, name)) < 0) return NULL
     if (slots_of_calls() < 0) return NULL;
     SLOTS(R, RowType, shape, "shape"); SLOTS(R, RowType, dtype, "dtype"); SLOTS(R, RowType, is_float, "is_float");
+    SLOTS(R, RowType, layout, "layout");
     SLOTS(M, ModeType, executor, "executor"); SLOTS(M, ModeType, grad, "grad"); SLOTS(M, ModeType, inference, "inference");
     SLOTS(M, ModeType, watchers, "watchers");
     SLOTS(SESSION, SessionType, pending, "pending"); SLOTS(SESSION, SessionType, pending_bytes, "pending_bytes");
@@ -180,9 +210,9 @@ static PyObject *set_up_recording(PyObject *self, PyObject *args) {
 }
 
 static int init_record(PyObject *m) {
-    PyObject **const names[] = {&sFLUSH, &sHUB, &sOF};
-    static const char *const texts[] = {"flush", "hub", "of"};
-    for (int i = 0; i < 3; i++) if ((*names[i] = PyUnicode_InternFromString(texts[i])) == NULL) return -1;
+    PyObject **const names[] = {&sFLUSH, &sHUB, &sOF, &sIN_ORDER, &sOUTER, &sMEMORY_SHARED};
+    static const char *const texts[] = {"flush", "hub", "of", "in_order", "outer", "memory_shared"};
+    for (int i = 0; i < 6; i++) if ((*names[i] = PyUnicode_InternFromString(texts[i])) == NULL) return -1;
     return add_type(m, "Recorder", &recorder_spec, &RecorderType) || add_type(m, "FastPath", &fast_path_spec, &FastPathType)
         || add_type(m, "LazyMethod", &lazy_spec, &LazyMethodType) ? -1 : 0;
 }

@@ -176,6 +176,7 @@ static PyMethodDef functions[] = {
     {"set_up_backward", set_up_backward, METH_O, "The class Rows."},
     {"set_up_recording", set_up_recording, METH_VARARGS, "The classes of wayfare/batch."},
     {"set_up_loops", set_up_loops, METH_VARARGS, "The classes Call, Value, Steps, StackCalls and Signature."},
+    {"is_within", is_within, METH_VARARGS, "Whether a frame of an example is within a range of its code."},
     {"by_depth", by_depth, METH_O, "Groups of calls by depth."},
     {"one_after_another", one_after_another, METH_O, "Groups of calls by signature."},
     {"order_rows", order_rows, METH_O, "Sort the calls of groups by who reads them."},

@@ -5,7 +5,7 @@ static PyTypeObject *StandInType, *CallType, *ValueType, *RowCopyType, *RowCopie
 static PyObject *MISSED, *CHECK_NOW, *PARTS;
 static struct { Py_ssize_t signature, inputs, extra, group, example, handles, code, offset, depth, row_id; } C;
 static struct { Py_ssize_t call, number, row, needs_grad, is_part, offset, view_of, has_views; } W;
-static struct { Py_ssize_t shape, dtype, is_float; } R;
+static struct { Py_ssize_t shape, dtype, is_float, layout; } R;
 static struct { Py_ssize_t executor, grad, inference, watchers; } M;
 static struct { Py_ssize_t data, row, source; } K;
 static Py_ssize_t COPIES, TENSOR_ROLE;
@@ -13,9 +13,10 @@ static PyObject *EPOCH;
 static struct { Py_ssize_t pending, pending_bytes, limit, hub, row_copies, live, op_fast_paths; } SESSION;
 static Py_ssize_t HUB_CURRENT;
 static PyTypeObject *HubType;
-static PyObject *sFLUSH, *sHUB, *sOF;
+static PyObject *sFLUSH, *sHUB, *sOF, *sIN_ORDER, *sOUTER, *sMEMORY_SHARED;
 
 enum { MOST_OUTS = 8, MOST_ROWS = 16 };
+enum { MOST_ROW_BYTES = 64 * 1024 };  /* MAX_ROW_BYTES of record/signature.py */
 enum { NEVER_NEEDS, ALWAYS_NEEDS, MAYBE_NEEDS };
 enum { IS_VALUE, IS_OUTSIDE, MAY_HAVE_ROLE };
 
@@ -129,6 +130,29 @@ static PyObject *row_copy(PyObject *copies, PyObject *t, PyArrayObject *x, PyObj
     }
     Py_XDECREF(id);
     return copy;
+}
+
+static int is_true(PyObject *o, PyObject *name) {  /* of an attribute; -1: there is none */
+    PyObject *found = PyObject_GetAttr(o, name);
+    int is = found == NULL ? -1 : PyObject_IsTrue(found);
+    Py_XDECREF(found);
+    return is;
+}
+
+/* An ordinary tensor as a row, if it is a row of one example (Session.is_own_row) that has the shape and dtype of `row`. NULL
+   without an error: Python must look at it. */
+static PyObject *own_row(PyObject *session, PyObject *t, PyObject *row) {
+    PyArrayObject *x = ARRAY(AT(t, T.array));
+    if (Py_TYPE(t) != TensorType || !is_usual(t) || AT(t, T.requires_grad) != Py_False || AT(t, T.edge) != Py_None
+        || AT(t, TENSOR_ROLE) != NULL || AT(row, R.layout) != Py_None || (PyObject *)PyArray_DESCR(x) != AT(row, R.dtype)
+        || PyArray_NDIM(x) == 0 || !PyArray_IS_C_CONTIGUOUS(x) || PyArray_NBYTES(x) > MOST_ROW_BYTES
+        || !has_shape(x, AT(row, R.shape))) return NULL;
+    PyObject *hub = AT(session, SESSION.hub), *copies = AT(session, SESSION.row_copies);
+    if (hub == NULL || copies == NULL || is_true(hub, sIN_ORDER) != 0) return NULL;
+    Py_INCREF(copies);
+    PyObject *found = row_copy(copies, t, x, row);
+    Py_DECREF(copies);
+    return found;
 }
 
 /* A tensor from outside as a row: no weight, no history, of the expected shape and dtype. NULL without an error: missed. */

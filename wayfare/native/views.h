@@ -143,18 +143,24 @@ static PyObject *learn(PyObject *t, PyObject *made) {
     return (PyObject *)known;
 }
 
+static PyObject *viewing_session(PyObject *t);  /* in lazy.h */
+static int note_view(PyObject *session, PyObject *t);
+
 /* In a Front of a view method, `op` is the table: key → the first ViewAttrs of a list. */
 static PyObject *view_call(Front *front, PyObject *const *args, size_t flags, PyObject *names) {
     Py_ssize_t given = PyVectorcall_NARGS(flags);
     int mode = 2, how = 0;
-    PyObject *key = NULL;
-    if (names == NULL && given > 0 && Py_TYPE(args[0]) == TensorType && is_usual(args[0])) mode = mode_now();
+    PyObject *key = NULL, *session = NULL;
+    if (names == NULL && given > 0 && Py_TYPE(args[0]) == TensorType && is_usual(args[0])) {
+        mode = mode_now();
+        if (mode == 2 && (session = viewing_session(args[0])) != NULL) mode = 1;
+    }
     if (mode < 0) return NULL;
     if (mode < 2) {
         if (given == 2) how = key_of(args[1], &key);
         else {
             key = PyTuple_New(given);  /* the last part tells f(1, 2) from f((1, 2)) */
-            if (key == NULL) return NULL;
+            if (key == NULL) { Py_XDECREF(session); return NULL; }
             how = 1;
             for (Py_ssize_t i = 1; i < given && how == 1; i++) {
                 PyObject *part = NULL;
@@ -164,9 +170,9 @@ static PyObject *view_call(Front *front, PyObject *const *args, size_t flags, Py
             PyTuple_SET_ITEM(key, given - 1, Py_NewRef((PyObject *)&PyTuple_Type));
             if (how != 1) Py_CLEAR(key);
         }
-        if (how < 0) return NULL;
+        if (how < 0) { Py_XDECREF(session); return NULL; }
     }
-    if (how != 1) return PyObject_Vectorcall(front->general, args, flags, names);
+    if (how != 1) { Py_XDECREF(session); return PyObject_Vectorcall(front->general, args, flags, names); }
     PyArrayObject *x = ARRAY(AT(args[0], T.array));
     PyObject *found = PyDict_GetItemWithError(front->op, key), *result = NULL;
     int layouts = 0;
@@ -176,10 +182,11 @@ static PyObject *view_call(Front *front, PyObject *const *args, size_t flags, Py
             Py_INCREF(known);
             result = repeat(known, args[0], mode);
             Py_DECREF(known);
+            if (session != NULL && result != NULL && note_view(session, args[0]) < 0) Py_CLEAR(result);
             goto end;
         }
     result = PyObject_Vectorcall(front->general, args, flags, names);
-    if (result == NULL || mode != 0 || !is_usual(args[0]) || ARRAY(AT(args[0], T.array)) != x) goto end;
+    if (result == NULL || (mode != 0 && session == NULL) || !is_usual(args[0]) || ARRAY(AT(args[0], T.array)) != x) goto end;
     PyObject *learnt = learn(args[0], result);
     if (learnt == NULL) { Py_CLEAR(result); goto end; }
     if (learnt != Py_None) {
@@ -191,6 +198,7 @@ static PyObject *view_call(Front *front, PyObject *const *args, size_t flags, Py
     Py_DECREF(learnt);
 end:
     Py_XDECREF(key);
+    Py_XDECREF(session);
     return result;
 }
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from wayfare.batch.analysis.context_managers import Manager, manager_before, may_catch
 from wayfare.core.callsite import INSIDE
+from wayfare.core.native import NATIVE
 
 # (start, end, managers): instruction offsets; if there are managers, the range counts only if one of them may catch.
 Ranges = tuple[tuple[int, int, tuple[Manager, ...]], ...]
@@ -48,6 +49,10 @@ def in_update(frame: FrameType | None) -> bool:
 
 
 def _is_within(frame: FrameType | None, known: _Known, find: Callable[[CodeType], Ranges]) -> bool:
+    if NATIVE is not None and frame is not None:
+        answer = NATIVE.is_within(frame, known, _BOTTOM)
+        if answer is not None:
+            return answer  # type: ignore[no-any-return]
     while frame is not None:
         code = frame.f_code
         found = known.get(id(code))
