@@ -51,20 +51,6 @@ def vjp_inputs(
     return picked + [x for x, kept in zip(inputs, of_inputs, strict=True) if kept == VALUE]
 
 
-def gradient_flops(
-    op: Op, needs: tuple[bool, ...], inputs: tuple[Spec, ...], outputs: tuple[Spec, ...], attrs: dict[str, Any]
-) -> int | None:
-    """The FLOPs of the gradient rules of an op for the inputs `needs`; None if unknown.
-
-    The rules are counted op by op, even if a faster form of them exists.
-    """
-    if op.vjp is None or not any(needs):
-        return 0
-    arrived = tuple(op.differentiable_outputs is None or i in op.differentiable_outputs for i in range(len(outputs)))
-    given = tuple(i for i, need in enumerate(needs) if need)
-    return vjp_op(op, needs, arrived, given, outputs, inputs).flops((), (), attrs)
-
-
 def original(op: Op) -> Op:
     """The op whose gradient a vjp op computes."""
     return rule_of(op).op

@@ -1,4 +1,4 @@
-"""From one dtype to another, and the few functions of complex numbers that make sense for real ones."""
+"""To another dtype or device, and the few functions of complex numbers that make sense for real ones."""
 
 from __future__ import annotations
 

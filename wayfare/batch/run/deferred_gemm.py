@@ -22,8 +22,8 @@ _MAX_DEFERRED = 16 * 1024 * 1024
 
 
 class _Product(NamedTuple):
-    """Whose gradients come from pairs of (output gradient, input): a weight, a bias (one of them may be None), and what
-    makes the gradient of the bias from the sum of the output gradients, if that is not the sum itself."""
+    """The leaves whose gradients come from pairs of (output gradient, input): a weight and a bias, one of which may be
+    None. `finish` makes the gradient of the bias from the sum of the output gradients, if it is not that sum."""
 
     weight: Tensor | None
     bias: Tensor | None

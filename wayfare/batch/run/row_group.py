@@ -33,7 +33,8 @@ _MOST_BYTES = 64 * 1024 * 1024
 
 class Arena:
     """Memory for the results of many groups of one plan: arrays of so many rows. `made` are the outputs of the program
-    in it. Arrays that do not last are not in it (None): one group after the other uses the same ones."""
+    in it. Arrays that nobody reads after their group has run (not `lasting`) are None: `brief` has one set for all
+    groups."""
 
     __slots__ = ("_brief", "_brief_rows", "arrays", "made", "rows", "used")
 

@@ -270,6 +270,29 @@ class Writer:
                  (vector(lanes, "i1"), mask)]  # fmt: skip
         self.intrinsic(f"llvm.masked.scatter.v{lanes}{SUFFIXES[kind]}.v{lanes}p0", "void", given)
 
+    def load_vector(self, lanes: int, dtype: str, address: str, mask: str | None, apart: bool) -> str:
+        """Elements of a dtype from `address` on, or, if `apart`, from a vector of addresses. A bool is a byte there."""
+        one, kind = memory_type(dtype), vector(lanes, memory_type(dtype))
+        if apart:
+            value = self.gather(lanes, one, address, mask or splat_constant(lanes, "i1", "true"))
+        elif mask is not None:
+            value = self.masked_load(lanes, one, address, mask)
+        else:
+            value = self.load(kind, address, 1)
+        return self.let(f"icmp ne {kind} {value}, zeroinitializer") if dtype == "bool" else value
+
+    def store_vector(self, lanes: int, dtype: str, value: str, address: str, mask: str | None, apart: bool) -> None:
+        """The other way round."""
+        one, kind = memory_type(dtype), vector(lanes, memory_type(dtype))
+        if dtype == "bool":
+            value = self.let(f"zext {vector(lanes, 'i1')} {value} to {kind}")
+        if apart:
+            self.scatter(lanes, one, value, address, mask or splat_constant(lanes, "i1", "true"))
+        elif mask is not None:
+            self.masked_store(lanes, one, value, address, mask)
+        else:
+            self.store(kind, value, address, 1)
+
     def lanes_below(self, lanes: int, limit: str, test: str = "slt") -> str:
         """The mask of the lanes whose number is below `limit`, an i64 that fits into 32 bits."""
         kind = vector(lanes, "i32")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from wayfare.codegen.llvm.builder import Variable, Writer, iota, memory_type, scalar_type, splat_constant, vector
+from wayfare.codegen.llvm.builder import Variable, Writer, iota, memory_type, scalar_type, vector
 from wayfare.codegen.llvm.expr import Body
 from wayfare.codegen.llvm.reduction import BLOCK, Accumulator
 from wayfare.codegen.llvm.window import Access, WindowBody, has_folds
@@ -130,31 +130,14 @@ class _Nest:
         dtype = self.operands[k].dtype
         if self.layout.classes[k] == "b":
             return self._scalar(k, pointer)
-        one, kind = memory_type(dtype), vector(self.lanes, memory_type(dtype))
         if offsets is not None:
-            pointers = self.writer.elements("i8", pointer, vector(self.lanes, "i64"), offsets)
-            value = self.writer.gather(self.lanes, one, pointers, mask or self._all())
-        elif mask is not None:
-            value = self.writer.masked_load(self.lanes, one, pointer, mask)
-        else:
-            value = self.writer.load(kind, pointer, 1)
-        return self.writer.let(f"icmp ne {kind} {value}, zeroinitializer") if dtype == "bool" else value
+            pointer = self.writer.elements("i8", pointer, vector(self.lanes, "i64"), offsets)
+        return self.writer.load_vector(self.lanes, dtype, pointer, mask, offsets is not None)
 
     def _store(self, k: int, value: str, pointer: str, offsets: str | None, mask: str | None) -> None:
-        dtype = self.operands[k].dtype
-        one, kind = memory_type(dtype), vector(self.lanes, memory_type(dtype))
-        if dtype == "bool":
-            value = self.writer.let(f"zext {vector(self.lanes, 'i1')} {value} to {kind}")
         if offsets is not None:
-            pointers = self.writer.elements("i8", pointer, vector(self.lanes, "i64"), offsets)
-            self.writer.scatter(self.lanes, one, value, pointers, mask or self._all())
-        elif mask is not None:
-            self.writer.masked_store(self.lanes, one, value, pointer, mask)
-        else:
-            self.writer.store(kind, value, pointer, 1)
-
-    def _all(self) -> str:
-        return splat_constant(self.lanes, "i1", "true")
+            pointer = self.writer.elements("i8", pointer, vector(self.lanes, "i64"), offsets)
+        self.writer.store_vector(self.lanes, self.operands[k].dtype, value, pointer, mask, offsets is not None)
 
     def _carries(self, stage: Stage, held: dict[int, str], reductions: Sequence[str]) -> list[Variable]:
         """The carries of a stage, at their starts."""

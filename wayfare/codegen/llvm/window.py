@@ -165,8 +165,8 @@ class WindowBody(Body):
 
     # -- memory
 
-    def _address(self, k: int, indices: Sequence[Expr]) -> tuple[str, str]:
-        """("vector", address of the first lane) if the lanes are contiguous, else ("lanes", their addresses)."""
+    def _address(self, k: int, indices: Sequence[Expr]) -> tuple[bool, str]:
+        """Are the lanes apart in memory? And the addresses of all of them, or that of the first."""
         access, writer = self.access, self.writer
         item, shape = NUMPY[access.operands[k].dtype].itemsize, access.classes[k]
         strides = [stride for _, stride in access.own[k]]
@@ -180,7 +180,7 @@ class WindowBody(Body):
         alone = [kind == _UNIFORM for kind in kinds]
         contiguous = shape == "B" and kinds[-1] == _CONSECUTIVE and all(alone[:-1])
         if self.lanes == 1 or contiguous or (all(alone) and shape.lower() == "c"):
-            return "vector", base
+            return False, base
         many = vector(self.lanes, "i64")
         offset = access.offsets[k] if shape in "sS" else None
         if shape in "cC":
@@ -210,7 +210,7 @@ class WindowBody(Body):
             one = memory_type(access.operands[k].dtype)
             spot = f"{pointers} {base}" if offset is not None else f"ptr {base}"
             base = writer.let(f"getelementptr {one}, {spot}, {many} {last}")
-        return "lanes", base
+        return True, base
 
     def _masked(self, mask: Expr | None) -> str | None:
         row = self.access.mask if self.lanes > 1 else None
@@ -222,47 +222,26 @@ class WindowBody(Body):
     def _load_at(self, e: Expr) -> str:
         number, axes = e.value
         mask = self._masked(e.args[axes] if len(e.args) > axes else None)
-        how, address = self._address(number, e.args[:axes])
-        return self._loaded(e.dtype, how, address, mask)
-
-    def _loaded(self, dtype: str, how: str, address: str, mask: str | None) -> str:
-        one, kind = memory_type(dtype), vector(self.lanes, memory_type(dtype))
-        if how == "lanes":
-            value = self.writer.gather(self.lanes, one, address, mask or splat_constant(self.lanes, "i1", "true"))
-        elif mask is not None:
-            value = self.writer.masked_load(self.lanes, one, address, mask)
-        else:
-            value = self.writer.load(kind, address, 1)
-        return self.writer.let(f"icmp ne {kind} {value}, zeroinitializer") if dtype == "bool" else value
+        apart, address = self._address(number, e.args[:axes])
+        return self.writer.load_vector(self.lanes, e.dtype, address, mask, apart)
 
     def store_at(self, store: StoreAt) -> Callable[[], None]:
         """Compute what a store by index needs; the function that is returned stores it."""
         k = len(self.access.loop.inputs) + store.output
         dtype, value, mask = store.value.dtype, self.value(store.value), self._masked(store.mask)
-        how, address = self._address(k, store.indices)
+        apart, address = self._address(k, store.indices)
 
         def write() -> None:
-            if how == "lanes" and store.how != "set":
+            if apart and store.how != "set":
                 self._one_by_one(store.how, dtype, value, address, mask)
                 return
             new = value
             if store.how != "set":
-                new = combined(self, store.how, dtype, self._loaded(dtype, how, address, mask), value)
-            self._stored(dtype, new, how, address, mask)
+                old = self.writer.load_vector(self.lanes, dtype, address, mask, apart)
+                new = combined(self, store.how, dtype, old, value)
+            self.writer.store_vector(self.lanes, dtype, new, address, mask, apart)
 
         return write
-
-    def _stored(self, dtype: str, value: str, how: str, address: str, mask: str | None) -> None:
-        one, kind = memory_type(dtype), vector(self.lanes, memory_type(dtype))
-        if dtype == "bool":
-            value = self.writer.let(f"zext {self.type('bool')} {value} to {kind}")
-        if how == "lanes":
-            every = splat_constant(self.lanes, "i1", "true")
-            self.writer.scatter(self.lanes, one, value, address, mask or every)
-        elif mask is not None:
-            self.writer.masked_store(self.lanes, one, value, address, mask)
-        else:
-            self.writer.store(kind, value, address, 1)
 
     def _one_by_one(self, how: str, dtype: str, value: str, addresses: str, mask: str | None) -> None:
         """Lanes may have the same address, so they are combined one after the other. (Where they cannot, this is still

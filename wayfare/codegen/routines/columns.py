@@ -63,8 +63,8 @@ def _rows(slide: Slide, sizes: Sizes, batch: int) -> Array:
 
 
 @cache
-def _image(dtype: str, side_by_side: bool) -> Kernel:
-    return native.build(adjoint_loop("add_columns", dtype, False, side_by_side))
+def _image(dtype: str, unit_stride: bool) -> Kernel:
+    return native.build(adjoint_loop("add_columns", dtype, False, unit_stride))
 
 
 def columns(x: Array, slide: Slide, channels_first: bool = False) -> Array | None:

@@ -57,8 +57,8 @@ def _forward(dtype: str, stride: int) -> Kernel:
 
 
 @cache
-def _input(dtype: str, side_by_side: bool) -> Kernel:
-    return native.build(adjoint_loop("depthwise_input", dtype, True, side_by_side))
+def _input(dtype: str, unit_stride: bool) -> Kernel:
+    return native.build(adjoint_loop("depthwise_input", dtype, True, unit_stride))
 
 
 @cache

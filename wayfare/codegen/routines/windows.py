@@ -126,7 +126,7 @@ def _places(channels: int, high: int, wide: int, phases: int, taps: int) -> Arra
     return row_table(*np.indices((channels, high, phases)).reshape(3, -1), taps, wide)
 
 
-def adjoint_loop(name: str, dtype: str, weighted: bool, side_by_side: bool) -> Loop:
+def adjoint_loop(name: str, dtype: str, weighted: bool, unit_stride: bool) -> Loop:
     """Each element of an image is the sum of the elements of the matrix whose windows cover it, in the order of the
     kernel's elements. With a stride of s along a row, every s-th element of it is a row of the loop: a phase."""
     channel, line, phase, taps, wide = row_numbers(1, 5)
@@ -148,7 +148,7 @@ def adjoint_loop(name: str, dtype: str, weighted: bool, side_by_side: bool) -> L
                     lambda a, so_far: fold(counts[1], (so_far,), lambda b, inner: (tap(a, b, inner),)))  # fmt: skip
     table = Operand("i64", True, 3)
     inputs = (Operand(dtype, True, 3), ROW_NUMBERS, table, table, *([Operand(dtype, True, 2)] if weighted else []))
-    if side_by_side:
+    if unit_stride:
         return Loop(name, inputs, (Operand(dtype),), (Stage(((0, value),)),))
     at = index() * size(columns, 0) + phase
     store = StoreAt(0, (channel * size(rows, 0) + line, at), value, "set", within(at, wide))
