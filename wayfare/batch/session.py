@@ -33,17 +33,24 @@ from wayfare.core.device import BACKENDS
 from wayfare.core.dispatch import apply, apply1
 from wayfare.core.mode import STATE, Mode, set_mode
 from wayfare.core.op import REGISTRY, Op
-from wayfare.core.pytree import TENSOR, rebuild
+from wayfare.core.pytree import TENSOR, flatten, rebuild
 from wayfare.core.stand_in import StandIn, stand_in
 from wayfare.core.tensor import Tensor
 
-_SELECT = REGISTRY["select"]
+_SELECT, _TO_DEVICE = REGISTRY["select"], REGISTRY["to_device"]
 # Reads of values that only display them.
 _FOR_DISPLAY = frozenset({"repr()", "format()"})
 # Reads that need an ordinary tensor.
 _NEED_MEMORY = frozenset({"as_strided()", "storage_offset()", "pickle"})
 # At most this many fast paths are tried for one owner: each one that misses costs time.
 _MAX_FAST_PATHS = 8
+
+
+def _elsewhere(*arguments: Any) -> bool:
+    """Is a tensor among the arguments on another device than the CPU? Groups run on the CPU only."""
+    tensors: list[Tensor] = []
+    flatten(arguments, tensors, [])
+    return any([t.__class__ is not StandIn and t._array.__class__ in BACKENDS for t in tensors])
 
 
 class Session(PendingCalls):
@@ -57,7 +64,7 @@ class Session(PendingCalls):
 
     def apply(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
         """Record one op."""
-        if self.hub.in_order or (BACKENDS and any([t.device.type != "cpu" for t in inputs])):
+        if self.hub.in_order or (BACKENDS and (op is _TO_DEVICE or any([t.device.type != "cpu" for t in inputs]))):
             return self._run_now(op, inputs, attrs)
         mode = STATE.mode
         assert mode is not None
@@ -161,7 +168,7 @@ class Session(PendingCalls):
         self, owner: Any, function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any], info: OpaqueInfo
     ) -> Any:
         """Record a cell or a compiled function as one opaque call; NotImplemented if its ops must be recorded."""
-        if self.hub.in_order:
+        if self.hub.in_order or (BACKENDS and _elsewhere(args, options)):
             return NotImplemented
         mode = STATE.mode
         assert mode is not None
@@ -201,7 +208,7 @@ class Session(PendingCalls):
 
     def module_call(self, module: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Record a call of a module as one opaque call if its `forward` only computes; else NotImplemented."""
-        if self.hub.in_order:
+        if self.hub.in_order or (BACKENDS and _elsewhere(args, options)):
             return NotImplemented
         mode = STATE.mode
         assert mode is not None

@@ -125,7 +125,7 @@ class Update:
         if not written:
             return
         backend = BACKENDS.get(written[0].__class__) if BACKENDS else None
-        if backend is not None and any([a.__class__ is not backend.array for a in (*written, *read)]):
+        if BACKENDS and len({a.__class__ for a in (*written, *read)}) > 1:
             raise OperationError(f"{self.name}: the tensors of one update are on different devices",
                                  fix="Move the model before the optimiser is made.")  # fmt: skip
         if backend is not None and not backend.has_kernels:
@@ -196,7 +196,7 @@ class Update:
         for array in arrays:
             if OF_NUMPY.get(array.dtype) not in FLOATS:
                 raise DTypeError(f"{self.name}: cannot update with a tensor of {array.dtype}",
-                                 fix="Use float16, float32 or float64.")  # fmt: skip
+                                 fix="Use a floating-point dtype.")  # fmt: skip
         for i in range(count):
             shapes = {array.shape for array in arrays[i::count]}
             if len(shapes) > 1:
