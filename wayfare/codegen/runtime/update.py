@@ -23,7 +23,7 @@ from wayfare.codegen.math.library import loop_math, numpy_function
 from wayfare.codegen.runtime import kernel as native
 from wayfare.codegen.runtime.commands import BufferView, Commands
 from wayfare.codegen.runtime.kernel import Kernel
-from wayfare.core.device import BACKENDS, Backend, extent
+from wayfare.core.device import BACKENDS, Backend, active_for, extent
 from wayfare.core.errors import DTypeError, OperationError, ShapeError
 from wayfare.core.write_clock import History, check_memory, histories, note_writes
 
@@ -128,9 +128,17 @@ class Update:
         if BACKENDS and len({a.__class__ for a in (*written, *read)}) > 1:
             raise OperationError(f"{self.name}: the tensors of one update are on different devices",
                                  fix="Move the model before the optimiser is made.")  # fmt: skip
-        if backend is not None and not backend.has_kernels:
-            self._by_functions(backend, written, read, numbers)
+        if backend is None:
+            self._run(written, read, numbers)
             return
+        with active_for(written[0]):
+            if backend.has_kernels:
+                self._run(written, read, numbers)
+            else:
+                self._by_functions(backend, written, read, numbers)
+
+    def _run(self, written: list[Array], read: list[Array], numbers: Sequence[float]) -> None:
+        """The same by kernels, of the current device."""
         key = (tuple(map(id, written)), tuple([(a.shape, a.strides, a.dtype) for a in read]))
         # Taken out of the cache while in use: two threads must not share scalars and addresses.
         bound = self._bound.pop(key, None)
