@@ -71,3 +71,19 @@ def test_a_state_that_was_returned_is_given_again(kind):
     wf.testing.assert_close(detached[-1].float(), again, rtol=0.05, atol=0.03)
     with pytest.raises(RuntimeError, match="Convert one of them"):
         layer(x, state)
+
+
+def test_a_program_from_a_file_keeps_its_dtypes(tmp_path):
+    layer, x = nn.Linear(3, 2), wf.randn(4, 3)
+
+    def lowered(x):
+        with wf.autocast("cpu"):
+            return layer(x)
+
+    for function, dtype in ((layer, F32), (lowered, B)):
+        wf.export(function, [(x,)], tmp_path / "layer.wf")
+        program = wf.load_program(tmp_path / "layer.wf")
+        plain = program(x)
+        with wf.autocast("cpu"):
+            inside = program(x)
+        assert plain.dtype is inside.dtype is dtype and wf.equal(plain, inside)
