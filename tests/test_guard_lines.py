@@ -15,7 +15,7 @@ def test_seeding_and_freeing_a_gpu_does_nothing():
     assert wf.cuda.manual_seed(1) is None and wf.cuda.manual_seed_all(1) is None and wf.cuda.empty_cache() is None
     assert wf.equal(wf.get_rng_state(), before)
     assert wf.cuda.memory_allocated() == wf.cuda.max_memory_allocated() == 0
-    assert wf.cuda.is_initialized() is False
+    assert wf.cuda.is_initialized() is False and wf.cuda.is_bf16_supported() is False
 
 
 def test_the_usual_choice_of_a_device_gives_the_cpu():

@@ -1,5 +1,7 @@
 """GradScaler: the scale, steps that are left out, and what is saved."""
 
+import warnings
+
 import pytest
 
 import wayfare as wf
@@ -61,6 +63,8 @@ def test_unscaled_gradients_can_be_clipped():
 
 def test_mistakes_are_named():
     _, opt, scaler = _parts()
+    loss = wf.ones(())
+    scaler.scale(loss)
     with pytest.raises(RuntimeError, match="no parameter of this optimizer has a gradient"):
         scaler.step(opt)
     with pytest.raises(RuntimeError, match="no gradients were looked at"):
@@ -68,9 +72,44 @@ def test_mistakes_are_named():
     half = nn.Linear(2, 2).half()
     half.weight.grad = wf.ones(2, 2, dtype=wf.float16)
     with pytest.raises(ValueError, match="float16 cannot be scaled back"):
-        GradScaler("cpu").unscale_(wf.optim.SGD(half.parameters(), lr=0.1))
+        scaler.unscale_(wf.optim.SGD(half.parameters(), lr=0.1))
     with pytest.raises(ValueError, match="growth_factor"):
         GradScaler("cpu", growth_factor=1.0)
+
+
+def test_gradients_of_a_loss_that_was_not_scaled_are_not_divided():
+    model, opt, scaler = _parts()
+    before = model.weight.detach().clone()
+    model(wf.ones(1, 3)).sum().backward()
+    for call in (scaler.unscale_, scaler.step):
+        with pytest.raises(RuntimeError, match="no loss was scaled so far"):
+            call(opt)
+    assert model.bias.grad.tolist() == [1.0, 1.0] and wf.equal(model.weight, before)
+
+
+def test_the_scale_stays_finite():
+    model, opt, _ = _parts()
+    scaler = GradScaler("cpu", init_scale=2.0**126, growth_interval=1)
+    for _ in range(3):
+        opt.zero_grad()
+        scaler.scale((model(wf.ones(1, 3)) * 0).sum()).backward()
+        scaler.step(opt)
+        scaler.update()
+    assert scaler.get_scale() == 2.0**127 and scaler.scale(wf.tensor(1.0)).isfinite()
+
+
+def test_without_a_gpu_a_scaler_for_gpus_is_off():
+    if wf.cuda.is_available():
+        pytest.skip("there is a GPU")
+    for make in (GradScaler, lambda: GradScaler("cuda")):
+        with pytest.warns(UserWarning, match=r"there is no GPU, so it is off.*GradScaler\('cpu'\)") as seen:
+            scaler = make()
+        assert seen[0].filename == __file__ and not scaler.is_enabled() and scaler.state_dict() == {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        GradScaler(enabled=False)
+    with pytest.raises(TypeError, match="must be 'cpu' or 'cuda', not 'tpu'"):
+        GradScaler("tpu")
 
 
 def test_several_losses_and_two_optimisers():

@@ -67,7 +67,7 @@ def test_a_weight_that_was_cast_before_the_call():
     x = wf.randn(4, 8)
     plain = wf.randn(8, 8, requires_grad=True)
     other = plain.detach().clone().requires_grad_()
-    loss = lambda x, w: (x @ w).float().square().sum()  # noqa: E731
+    loss = lambda x, w: (x @ w).float().square().sum()
     compiled = wf.compile(loss)
 
     def step():

@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 from wayfare.autograd.modes import no_grad
 from wayfare.codegen.runtime.update import Update
+from wayfare.core.device import BACKENDS
 from wayfare.core.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -104,7 +105,7 @@ class FusedUpdate:
         """
         self._explain([[t] for t in tensors], numbers)
         _check_rows(self.name, rows, tensors)
-        if not executor().works_on_rows:
+        if not executor().works_on_rows or tensors[0]._array.__class__ in BACKENDS:
             self._at_rows_by_ops(rows, tensors, numbers)
             return
         executor().before_update(self.name)

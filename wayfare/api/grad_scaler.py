@@ -8,23 +8,37 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from wayfare.api.functions.creation import tensor
 from wayfare.autograd.modes import no_grad
-from wayfare.core.errors import ArgumentError, OperationError
+from wayfare.core.callsite import outside_frames
+from wayfare.core.device import backend
+from wayfare.core.errors import ArgumentError, ArgumentTypeError, OperationError
 from wayfare.core.spec import float16
 from wayfare.core.tensor import Tensor
 
 __all__ = ["GradScaler"]
 
+# The largest scale that float32 holds.
+_MOST = 3.4028234663852886e38
 _READY, _UNSCALED, _STEPPED = "ready", "unscaled", "stepped"
+
+
+def _has_gpu() -> bool:
+    try:
+        backend("cuda").check(0)
+    except OperationError:
+        return False
+    return True
 
 
 class GradScaler:
     """Scales losses, and gradients back; the scale grows while all gradients are finite, and shrinks when one is not.
 
-    `enabled=False` makes every method do nothing more than the optimiser or the loss alone would.
+    `enabled=False` makes every method do nothing more than the optimiser or the loss alone would. So does "cuda" where
+    there is no GPU, with a warning, as in PyTorch.
     """
 
     def __init__(
@@ -35,7 +49,15 @@ class GradScaler:
             raise ArgumentError(f"GradScaler: growth_factor must be greater than 1, it is {growth_factor}")
         if not 0 < backoff_factor < 1:
             raise ArgumentError(f"GradScaler: backoff_factor must be between 0 and 1, it is {backoff_factor}")
+        if device not in ("cpu", "cuda"):
+            raise ArgumentTypeError(f"GradScaler: device must be 'cpu' or 'cuda', not {device!r}")
+        if enabled and device == "cuda" and not _has_gpu():
+            warnings.warn("GradScaler: there is no GPU, so it is off; for the CPU write GradScaler('cpu')",
+                          stacklevel=outside_frames())  # fmt: skip
+            enabled = False
         self._device, self._enabled = device, bool(enabled)
+        # Was a loss scaled so far? Gradients of another are not to be divided.
+        self._has_scaled = False
         self._scale, self._growth_tracker = float(init_scale), 0
         self._growth_factor, self._backoff_factor = float(growth_factor), float(backoff_factor)
         self._growth_interval = growth_interval
@@ -49,9 +71,11 @@ class GradScaler:
         """A loss times the scale, or several of them in a tuple or list."""
         if not self._enabled:
             return outputs
+        if not self._has_scaled:
+            self._has_scaled = True
         if isinstance(outputs, Tensor):
             # In float16 the scale itself may be too large: such a loss becomes float32, as in PyTorch's arithmetic.
-            return outputs * tensor(self._scale)
+            return outputs * tensor(self._scale, device="cpu")
         if isinstance(outputs, (list, tuple)):
             return type(outputs)([self.scale(value) for value in outputs])
         raise ArgumentError(f"scale: takes a tensor, or a list or tuple of tensors, not {type(outputs).__name__}")
@@ -60,6 +84,9 @@ class GradScaler:
         """Divide the gradients of an optimiser by the scale now, to clip them before `step`."""
         if not self._enabled:
             return
+        if not self._has_scaled:
+            raise OperationError("unscale_: no loss was scaled so far, so the gradients are not scaled either",
+                                 fix="Call scale(loss).backward() first.")  # fmt: skip
         stage = self._stages.get(id(optimizer), _READY)
         if stage != _READY:
             what = "has been called for this optimizer" if stage == _UNSCALED else "comes after step()"
@@ -113,7 +140,9 @@ class GradScaler:
         else:
             self._growth_tracker += 1
             if self._growth_tracker == self._growth_interval:
-                self._scale *= self._growth_factor
+                grown = self._scale * self._growth_factor
+                if grown <= _MOST:
+                    self._scale = grown
                 self._growth_tracker = 0
         self._stages.clear()
         self._found_inf.clear()

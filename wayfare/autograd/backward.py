@@ -12,9 +12,16 @@ from wayfare.autograd.capture import Capture
 from wayfare.autograd.engine import run
 from wayfare.autograd.vmap import BatchedTensor, drawing_again, map_batch
 from wayfare.codegen.routines.rows import Rows
-from wayfare.core.device import copied, is_writable
+from wayfare.core.device import BACKENDS, active_for, copied, is_writable
 from wayfare.core.dispatch import tensor_ops
-from wayfare.core.errors import ArgumentError, ArgumentTypeError, GraphError, ShapeError, WrongKindError
+from wayfare.core.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    GraphError,
+    OperationError,
+    ShapeError,
+    WrongKindError,
+)
 from wayfare.core.mode import STATE, UNUSUAL, changed_mode, executor
 from wayfare.core.node import unroll
 from wayfare.core.refusals import refuse_stale
@@ -210,12 +217,16 @@ def _seed(name: str, t: Tensor, seed: Any, create: bool) -> Any:
         if array.size != 1:
             raise GraphError(f"{name}: a gradient is created implicitly only for a scalar, this is {t.spec}",
                              fix="Reduce it first (.sum(), .mean()), or pass gradient= of the same shape.")  # fmt: skip
-        ones = np.ones(array.shape, array.dtype) if array.__class__ is np.ndarray else np.ones_like(array)
+        with active_for(array):
+            ones = np.ones(array.shape, array.dtype) if array.__class__ is np.ndarray else np.ones_like(array)
         return wrap(ones) if create else ones
     if not isinstance(seed, Tensor):
         raise ArgumentTypeError(f"{name}: gradients must be Tensors or None, not {type(seed).__name__}")
     if tuple(seed.shape) != array.shape:
         raise ShapeError(f"{name}: a gradient of {seed.spec} was given for a tensor of {t.spec}")
+    if array.__class__ in BACKENDS and seed.device != t.device:
+        raise OperationError(f"{name}: a gradient on {seed.device} was given for a tensor on {t.device}",
+                             fix=f"Move it with .to('{t.device}').")  # fmt: skip
     if seed.dtype is not t.dtype:
         seed = tensor_ops.cast(seed, dtype=t.dtype)
     return seed if create else seed._array

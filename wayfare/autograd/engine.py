@@ -20,7 +20,7 @@ from wayfare.autograd.leaves import as_tensor as _as_tensor
 from wayfare.codegen.routines.reductions import sum_to
 from wayfare.codegen.routines.rows import Rows
 from wayfare.core.buffer_pool import Lease
-from wayfare.core.device import ARRAYS, BACKENDS, copied, is_writable, zeros_on_device_of
+from wayfare.core.device import ARRAYS, BACKENDS, active_for, copied, is_writable, zeros_on_device_of
 from wayfare.core.dispatch import tensor_ops
 from wayfare.core.errors import GraphError
 from wayfare.core.locks import lock
@@ -272,6 +272,13 @@ def add_up(old: Any, new: Any, own: bool, create: bool) -> Any:
     """Add two gradients; in place if the buffer of the old one is our own."""
     if create:
         return old + new
+    if BACKENDS:
+        with active_for(new.parts[0].values if new.__class__ is Rows else new):
+            return _add_up(old, new, own)
+    return _add_up(old, new, own)
+
+
+def _add_up(old: Any, new: Any, own: bool) -> Any:
     if new.__class__ is Rows:
         if old.__class__ is Rows:
             return old.absorb(new)
@@ -301,7 +308,8 @@ def fit(op: Any, edge: Any, g: Any, create: bool) -> Any:
         return g
     try:
         if g.__class__ in BACKENDS:
-            return BACKENDS[g.__class__].ops.sum_to(g, shape=shape)
+            with active_for(g):
+                return BACKENDS[g.__class__].ops.sum_to(g, shape=shape)
         return tensor_ops.sum_to(g, shape=shape) if create else sum_to(g, shape)
     except (ValueError, IndexError):
         raise other_shape(op.grad_name, g.shape, shape) from None
@@ -367,6 +375,13 @@ def _several_from(hook: Any, grads: list[Any], create: bool, *given: tuple[Any, 
 
 def by_rule(node: Node, m: Any, g: Any, kept: tuple[Any, ...], edges: Any) -> list[Any]:
     """The gradient of every input, by the gradient rule of the op."""
+    if BACKENDS:
+        with active_for(next(iter(_arrays(g)), None)):
+            return _by_rule(node, m, g, kept, edges)
+    return _by_rule(node, m, g, kept, edges)
+
+
+def _by_rule(node: Node, m: Any, g: Any, kept: tuple[Any, ...], edges: Any) -> list[Any]:
     needs = tuple(edge is not None for edge in edges)
     at_once: list[Any] | None = None
     device = next((BACKENDS.get(x.__class__) for x in _arrays(g)), None) if BACKENDS else None

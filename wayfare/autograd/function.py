@@ -13,7 +13,7 @@ import numpy as np
 from wayfare.autograd.kept import FREED
 from wayfare.autograd.leaves import recording_as
 from wayfare.autograd.vmap import close_again, lay_open, outside_all
-from wayfare.core.device import as_array, zeros_on_device_of
+from wayfare.core.device import BACKENDS, as_array, zeros_on_device_of
 from wayfare.core.dispatch import new_node, with_history
 from wayfare.core.errors import (
     ArgumentTypeError,
@@ -81,6 +81,8 @@ class FunctionCtx:
         self._to_save: tuple[Tensor | None, ...] = ()
         self._saved: tuple[_Saved | None, ...] | None = None
         self._node: Any = None
+        # Where the arguments were, if a device other than the CPU is in use.
+        self._places: list[Any] | None = None
         self._dirty: tuple[Tensor, ...] = ()
         self._constant: tuple[Tensor, ...] = ()
         self._materialize = True
@@ -216,6 +218,8 @@ def _record(
     _check_dirty(ctx, inputs, outputs)
     node = new_node(_op_of(cls), tuple(t if t is not None else _NOTHING for t in inputs), {})
     node.kept = (ctx,)
+    if BACKENDS:
+        ctx._places = [None if t is None else t.device for t in inputs]
     live = [o for o in outputs if isinstance(o, Tensor)]
     ctx._saved = tuple(
         None if t is None else _Saved(t, _position(t, live) if _is_in(t, ctx._dirty) or not _is_in(t, inputs) else None)
@@ -292,6 +296,8 @@ def _run_backward(cls: type[Function], ctx: FunctionCtx, needs: tuple[bool, ...]
     if len(found) != len(needs):
         raise GraphError(f"{cls.__name__}: backward returned {len(found)} gradients for {len(needs)} arguments",
                          fix="Return one per argument; None where there is none.")  # fmt: skip
+    if ctx._places is not None:
+        _check_places(cls, ctx._places, found)
     return [_checked(cls, node, i, x, create) if wanted else None
             for i, (x, wanted) in enumerate(zip(found, needs, strict=True))]  # fmt: skip
 
@@ -306,6 +312,14 @@ def _grad_of_output(ctx: FunctionCtx, g: Any, other: Any, shape: Any, dtype: Any
             return on_device_of(other, np.zeros(shape, dtype))
         return wrap(zeros_on_device_of(other, shape, dtype))
     return g if isinstance(g, Tensor) else wrap(as_array(g))
+
+
+def _check_places(cls: type[Function], places: list[Any], found: list[Any]) -> None:
+    """Refuse a gradient that is not where its argument was."""
+    for position, (g, place) in enumerate(zip(found, places, strict=False)):
+        if isinstance(g, Tensor) and place is not None and g.device != place:
+            raise GraphError(f"{cls.__name__}: backward returned a gradient on {g.device} for argument {position}, "
+                             f"which is on {place}", fix=f"Move it with .to('{place}').")  # fmt: skip
 
 
 def _checked(cls: type[Function], node: Any, position: int, g: Any, create: bool) -> Any:

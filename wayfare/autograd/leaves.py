@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.codegen.routines.rows import Part, Rows
-from wayfare.core.device import as_array, copied, is_writable
+from wayfare.core.device import ARRAYS, BACKENDS, active_for, as_array, copied, device_of, is_writable
 from wayfare.core.dispatch import tensor_ops
 from wayfare.core.errors import ArgumentTypeError, GraphError
 from wayfare.core.grad_layout import in_layout_of
@@ -60,7 +60,8 @@ class Leaves:
         if old.__class__ is Rows and new.__class__ is Rows:
             return old.absorb(new)
         first, second = (x.dense() if x.__class__ is Rows else x for x in (old, new))
-        return first + second
+        with active_for(first):
+            return first + second
 
     def finish(self) -> None:
         """Complete the leaves that still wait: some paths to them gave no gradient."""
@@ -84,6 +85,13 @@ class Leaves:
                                      fix="Change tensor.grad, not the returned value.")  # fmt: skip
 
     def _add_to(self, leaf: Tensor, g: Any, fresh: bool) -> None:
+        if BACKENDS and g.__class__ in ARRAYS and device_of(g) != leaf.device:
+            raise GraphError(f"backward: a gradient on {device_of(g)} came to a tensor on {leaf.device}",
+                             fix="Gradients are on the device of what they are of: look at gradient= and at hooks.")
+        with active_for(leaf._array):
+            self._add_there(leaf, g, fresh)
+
+    def _add_there(self, leaf: Tensor, g: Any, fresh: bool) -> None:
         old = leaf._grad
         if self._create:
             before = leaf.grad  # read through the property, so that a recorder notices
@@ -161,6 +169,9 @@ def checked_gradient(new: Any, old: Any, create: bool) -> Any:
         raise ArgumentTypeError(f"backward: a hook must return a Tensor or None, not {type(new).__name__}")
     if old is not None and (tuple(new.shape) != tuple(old.shape) or new.dtype is not as_tensor(old).dtype):
         raise GraphError(f"backward: a hook returned {new.spec} in place of a gradient of {as_tensor(old).spec}")
+    if BACKENDS and old is not None and new.device != (place := as_tensor(old).device):
+        raise GraphError(f"backward: a hook returned a gradient on {new.device} in place of one on {place}",
+                         fix=f"Move it back with .to('{place}').")  # fmt: skip
     return new if create else new._array
 
 

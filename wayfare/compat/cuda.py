@@ -17,10 +17,10 @@ from wayfare.core.missing_names import LEFT_OUT, no_such_name
 __all__ = [
     "Event", "OutOfMemoryError", "Stream", "current_device", "current_stream", "default_stream", "device",
     "device_count", "empty_cache", "get_device_capability", "get_device_name", "get_device_properties",
-    "get_rng_state", "init", "initial_seed", "is_available", "is_initialized", "manual_seed", "manual_seed_all",
-    "max_memory_allocated", "max_memory_reserved", "mem_get_info", "memory_allocated", "memory_reserved",
-    "memory_summary", "reset_peak_memory_stats", "seed", "seed_all", "set_device", "set_rng_state", "stream",
-    "synchronize",
+    "get_rng_state", "init", "initial_seed", "is_available", "is_bf16_supported", "is_initialized",
+    "manual_seed", "manual_seed_all", "max_memory_allocated", "max_memory_reserved", "mem_get_info",
+    "memory_allocated", "memory_reserved", "memory_summary", "reset_peak_memory_stats", "seed", "seed_all",
+    "set_device", "set_rng_state", "stream", "synchronize",
 ]  # fmt: skip
 
 # As a package it may be asked for modules: `import wayfare.compat.cuda.amp` is answered with advice.
@@ -43,6 +43,11 @@ def is_available() -> bool:
         return bool(_backend().count)
     except OperationError:
         return False
+
+
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    """Can GPUs here work with bfloat16? All can: ops load it, compute in float32 and round once."""
+    return is_available()
 
 
 def is_initialized() -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 import numpy as np
@@ -24,6 +24,8 @@ class Device:
     """Where an array lives: "cpu", "cuda" or "cuda:1". As a `with` block: where new tensors of this thread are made."""
 
     __slots__ = ("index", "type")
+    type: str
+    index: int | None
 
     def __init__(self, type: Any = "cpu", index: int | None = None) -> None:
         if isinstance(type, Device):
@@ -34,10 +36,16 @@ class Device:
         name, _, number = str(type).partition(":")
         if number and (not number.isdecimal() or index is not None):
             raise ArgumentTypeError(f"device: {type!r} is no device", fix="Write 'cpu', 'cuda' or 'cuda:0'.")
-        self.type: str = name
-        self.index: int | None = int(number) if number else index
+        if not _is_number(index) or str(type).endswith(":"):
+            given = repr(type) if index is None else f"{type!r}, {index!r}"
+            raise ArgumentTypeError(f"device: {given} is no device", fix="Write 'cpu', 'cuda' or 'cuda:0'.")
+        object.__setattr__(self, "type", name)
+        object.__setattr__(self, "index", int(number) if number else index)
         if name != "cpu":
             backend(name).check(self.index)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"device: {name} of a device cannot be changed; make another device")
 
     def __repr__(self) -> str:
         index = "" if self.index is None else f", index={self.index}"
@@ -62,6 +70,11 @@ class Device:
 
     def __exit__(self, *error: object) -> None:
         _THREAD.default = _THREAD.before.pop()
+
+
+def _is_number(index: Any) -> bool:
+    """May this be the number of a device?"""
+    return index is None or (isinstance(index, int) and not isinstance(index, bool) and index >= 0)
 
 
 CPU: Final = Device("cpu")
@@ -308,9 +321,21 @@ def address(array: Any) -> int:
     return array.__array_interface__["data"][0] if found is None else found.address(array)
 
 
-def copied(array: Any) -> Any:
+def copied(array: Any, order: Any = "K") -> Any:
     """A copy of an array, or of what NumPy made of a 0-dim one, in memory of its own on the same device."""
-    return array.copy("K") if array.__class__ in BACKENDS else np.array(array)
+    if array.__class__ not in BACKENDS:
+        return np.array(array, order=order)
+    with active_for(array):
+        return array.copy(order)
+
+
+_NOTHING_TO_DO: Final = nullcontext()
+
+
+def active_for(array: Any) -> AbstractContextManager[Any]:
+    """A `with` block in which the device of an array is the current one: CuPy makes results, and copies, there."""
+    found = BACKENDS.get(array.__class__)
+    return _NOTHING_TO_DO if found is None else found.active(found.device_of(array))
 
 
 def zeros_on_device_of(array: Any, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:

@@ -14,7 +14,7 @@ from weakref import ref
 import numpy as np
 
 from wayfare.core.buffer_pool import owns_memory
-from wayfare.core.device import ARRAYS, device_of, moved
+from wayfare.core.device import ARRAYS, BACKENDS, active_for, copied, device_of, moved
 from wayfare.core.dispatch import record_one
 from wayfare.core.errors import InPlaceError, OperationError, ShapeError
 from wayfare.core.mode import STATE, changed_mode, current
@@ -116,10 +116,12 @@ def move_into(t: Tensor, result: Tensor, name: str, since: int | None = None) ->
     if result._edge is not None:
         _keep_old_values(t, result, since)
     values = result._array
-    if values.__class__ is not t._array.__class__:
-        values = moved(values, device_of(t._array))
     try:
-        np.copyto(t._array, values, casting="unsafe")
+        if BACKENDS:
+            with active_for(t._array):
+                np.copyto(t._array, moved(values, device_of(t._array)), casting="unsafe")
+        else:
+            np.copyto(t._array, values, casting="unsafe")
     except COMPLAINTS:
         pass  # a number too large for this dtype becomes inf; NumPy complains only after writing all of them
     note_write(t._array)
@@ -162,7 +164,7 @@ def _keep_old_values(t: Tensor, result: Tensor, since: int | None) -> None:
 
 
 def _set_aside(kept: Any) -> Any:
-    copy = kept.copy()
+    copy = copied(kept, "C")
     if STATE.copies is not None:
         STATE.copies.append((kept, copy))
     return copy

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.core.device import ARRAYS, BACKENDS, CPU, Device, device_of, moved, to_host
+from wayfare.core.device import ARRAYS, BACKENDS, CPU, Device, copied, device_of, moved, to_host
 from wayfare.core.dlpack import export
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, GraphError, OperationError, WrongKindError
 from wayfare.core.grad_layout import in_layout_of
@@ -173,8 +173,8 @@ class Tensor(TensorMethods):
         if value is not None:
             if not isinstance(value, Tensor):
                 raise ArgumentTypeError(f"grad must be a Tensor or None, not {type(value).__name__}")
-            if value.shape != self.shape or value.dtype is not self.dtype:
-                raise OperationError(f"grad: a gradient of {value.spec} does not fit a tensor of {self.spec}")
+            if value.spec != self.spec or (BACKENDS and value.device != self.device):
+                raise OperationError(f"grad: {value.spec} on {value.device} does not fit {self.spec} on {self.device}")
         if UNUSUAL:
             executor().grad_written(self, value)
         self._grad = value
@@ -388,10 +388,10 @@ class Tensor(TensorMethods):
             raise GraphError("deepcopy: only a leaf variable can be copied deeply, this tensor was computed",
                              fix="Use .detach().clone().")  # fmt: skip
         out = self.__class__.__new__(self.__class__)
-        fill(out, self._array.copy())
+        fill(out, copied(self._array, "C"))
         out._requires_grad = self._requires_grad
         grad = None if hasattr(self, "_role") else self.grad  # a copied model begins without gradients
-        out._grad = None if grad is None else wrap(grad._array.copy())
+        out._grad = None if grad is None else wrap(copied(grad._array, "C"))
         memo[id(self)] = out
         return _in_the_role_of(self, out)
 

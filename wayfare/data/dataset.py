@@ -97,7 +97,9 @@ class TensorDataset(Dataset[tuple[wf.Tensor, ...]]):
         # A subclass that changes what an example is changes what a batch of them is.
         if type(self).__getitem__ is not TensorDataset.__getitem__:
             return [self[index] for index in indices]
-        rows = wf.tensor(indices, dtype=wf.int64)
+        rows = wf.tensor(indices, dtype=wf.int64, device="cpu")
+        if any(tensor.device.type != "cpu" for tensor in self.tensors):
+            return Stacked(*(tensor[rows] for tensor in self.tensors))
         try:
             return Stacked(*(wf.index_select(tensor, 0, rows) for tensor in self.tensors))
         except IndexError:

@@ -385,7 +385,7 @@ class Module:
 
     def cuda(self, device: Any = None) -> Self:
         """All parameters and buffers on a GPU."""
-        return self.to("cuda" if device is None else device)
+        return self._convert(lambda t: t.cuda(device))
 
     # -- hooks ----------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,9 @@ from typing import Any
 from wayfare.api.autocast import is_autocast_enabled
 from wayfare.api.functions.creation import empty
 from wayfare.api.functions.join import cat, stack
+from wayfare.core.autocast import is_eligible
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, DTypeError, OperationError, ShapeError
+from wayfare.core.mode import current
 from wayfare.core.tensor import Tensor
 from wayfare.nn.cells import lstm_gates
 from wayfare.nn.functional.dropout import dropout
@@ -175,11 +177,17 @@ class RNNBase(Module):
             if tuple(state.shape) != expected:
                 meaning = "[layers·directions, sequences, size]" if packing.batched else "[layers·directions, size]"
                 raise ShapeError(f"{name}: {what} must be {list(expected)} {meaning}, it is {state.spec}")
-            if state.dtype is not packing.rows.dtype:
+            if state.dtype is not packing.rows.dtype and not _are_cast(state, packing.rows):
                 raise DTypeError(f"{name}: {what} is {state.dtype}, the input {packing.rows.dtype}",
                                  fix="Convert one of them with .to(dtype).")  # fmt: skip
             found.append(packing.longest_first(state if packing.batched else state.unsqueeze(1), 1))
         return tuple(found)
+
+
+def _are_cast(*tensors: Tensor) -> bool:
+    """Does autocast give them one dtype? A state that a call returned is in the narrow one, the input is not."""
+    autocast = current().autocast
+    return autocast is not None and tensors[0].device.type in autocast.dtypes and all(map(is_eligible, tensors))
 
 
 def _projected_lstm(

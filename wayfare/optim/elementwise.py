@@ -8,6 +8,7 @@ from typing import Any
 
 import wayfare as wf
 from wayfare.api.fused_update import FusedUpdate
+from wayfare.core.device import BACKENDS
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, OperationError
 from wayfare.core.mode import UNUSUAL, executor
 from wayfare.optim.optimizer import Group, Optimizer
@@ -113,8 +114,14 @@ class ElementwiseOptimizer(Optimizer):
                 params.append(p)
                 grads.append(grad)
                 states.append(all_states[p])
-        if not params:
-            return
+        if BACKENDS and len({p.device for p in params}) > 1:
+            for places in parts_of([[str(p.device) for p in params]]).values():
+                self._step_listed(group, *[[c[i] for i in places] for c in (params, grads, states)])
+        elif params:
+            self._step_listed(group, params, grads, states)
+
+    def _step_listed(self, group: Group, params: list[wf.Tensor], grads: list[Any], states: list[State]) -> None:
+        """The step of parameters that have a gradient and are on one device."""
         if UNUSUAL:
             executor().call_out(
                 lambda: group_step(self, group, params, grads, states),
@@ -124,7 +131,7 @@ class ElementwiseOptimizer(Optimizer):
             self._step_all(group, params, grads, states)
 
     def _step_all(self, group: Group, params: list[wf.Tensor], grads: list[Any], states: list[State]) -> None:
-        """The step of parameters that have a gradient."""
+        """The same, where nobody records it."""
         lists, counts = self.gathered(group, params, grads, states)
         if all([c.count(c[0]) == len(c) for c in counts]):
             after = self.update(group, lists, *[c[0] for c in counts])

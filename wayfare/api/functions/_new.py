@@ -83,6 +83,11 @@ def read_device(device: Any) -> Device | None:
     return None if found is CPU or found.type == "cpu" else found
 
 
+def place_of(input: Tensor, device: Any) -> Any:
+    """Where a new tensor like `input` is to be: what is named (0 is a device), or beside it."""
+    return input.device if device is None else device
+
+
 def filled(op: str, shape: Shape, dtype: DType, value: Any, device: Device, requires_grad: bool) -> Tensor:
     """A new leaf with one value everywhere, made on a device other than the CPU."""
     array = backend(device.type).zeros(shape, dtype.numpy, device)

@@ -22,6 +22,7 @@ from wayfare.api.functions._public import (
     operator,
     promoted,
 )
+from wayfare.core.device import BACKENDS, common_device
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import DTypeError, OperationError
 from wayfare.core.op import REGISTRY
@@ -126,6 +127,8 @@ def allclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e
 def equal(input: Tensor, other: Tensor) -> bool:
     """Have both the same shape and the same elements?"""
     check_tensors("equal", input, other)
+    if BACKENDS and input.device != other.device:
+        common_device("equal", (input, other))
     return bool(np.array_equal(input._read("equal()"), other._read("equal()")))
 
 

@@ -10,7 +10,7 @@ from wayfare.api.functions._public import method, named, unary
 from wayfare.api.functions.rearrange import clone
 from wayfare.core.device import CPU, Device, started
 from wayfare.core.dispatch import apply
-from wayfare.core.errors import DTypeError
+from wayfare.core.errors import ArgumentTypeError, DTypeError, OperationError
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import (
     DType,
@@ -32,6 +32,7 @@ __all__ = ["angle", "conj", "conj_physical", "imag", "is_conj", "is_neg", "real"
 
 # Devices of PyTorch; those that Wayfare has not are refused by name.
 _DEVICES = frozenset(("cpu", "cuda", "hip", "meta", "mps", "xla", "xpu"))
+_TO_OPTIONS = frozenset(("dtype", "device", "copy", "non_blocking", "memory_format", "other"))
 _CAST, _TO_DEVICE = REGISTRY["cast"], REGISTRY["to_device"]
 
 
@@ -65,6 +66,9 @@ def to(input: Tensor, *args: Any, **options: Any) -> Tensor:
     dtype: Any = options.get("dtype")
     device: Any = options.get("device")
     flags = [a for a in args if isinstance(a, bool)]
+    if not options.keys() <= _TO_OPTIONS:
+        unknown = next(name for name in options if name not in _TO_OPTIONS)
+        raise ArgumentTypeError(f"to: there is no argument {unknown!r}", fix="Use dtype=, device= or copy=.")
     for value in args:
         if isinstance(value, Tensor):
             dtype, device = value.dtype, value.device
@@ -72,6 +76,11 @@ def to(input: Tensor, *args: Any, **options: Any) -> Tensor:
             continue
         elif _is_device(value):
             device = value
+        elif isinstance(dtype, DType) or (dtype is not None and not isinstance(value, DType)):
+            raise ArgumentTypeError(f"to: {dtype!r} and {value!r} cannot both be the dtype",
+                                    fix="Give a device ('cpu', 'cuda'), a dtype, or both.")  # fmt: skip
+        elif isinstance(dtype, str):
+            device, dtype = dtype, value  # a name that is no device here: it is refused by that name
         else:
             dtype = value
     if isinstance(options.get("other"), Tensor):
@@ -129,7 +138,10 @@ def cpu(input: Tensor, memory_format: Any = None) -> Tensor:
 @method
 def cuda(input: Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Tensor:
     """The tensor on a GPU; itself if it is there."""
-    return _moved(input, Device("cuda" if device is None else device))
+    place = Device("cuda" if device is None else device)
+    if place.type != "cuda":
+        raise OperationError(f"cuda: '{place}' is no GPU", fix="Use .to(device), or .cpu().")
+    return _moved(input, place)
 
 
 @method

@@ -16,6 +16,7 @@ from wayfare.api.functions._new import (
     flat_ints,
     like,
     made,
+    place_of,
     read_device,
     read_dtype,
     read_number,
@@ -258,7 +259,7 @@ def zeros_like(
 ) -> Tensor:  # fmt: skip
     """Zeros of the shape and dtype of `input`."""
     check_tensor("zeros_like", input)
-    place = device or input.device
+    place = place_of(input, device)
     return like(input, zeros(input.shape, dtype=dtype or input.dtype, device=place, requires_grad=requires_grad))
 
 
@@ -268,7 +269,7 @@ def ones_like(
 ) -> Tensor:  # fmt: skip
     """Ones of the shape and dtype of `input`."""
     check_tensor("ones_like", input)
-    place = device or input.device
+    place = place_of(input, device)
     return like(input, ones(input.shape, dtype=dtype or input.dtype, device=place, requires_grad=requires_grad))
 
 
@@ -278,7 +279,7 @@ def empty_like(
 ) -> Tensor:  # fmt: skip
     """Undefined numbers of the shape and dtype of `input`."""
     check_tensor("empty_like", input)
-    place = device or input.device
+    place = place_of(input, device)
     return like(input, empty(input.shape, dtype=dtype or input.dtype, device=place, requires_grad=requires_grad))
 
 
@@ -288,7 +289,7 @@ def full_like(
 ) -> Tensor:  # fmt: skip
     """`fill_value` everywhere, in the shape and dtype of `input`."""
     check_tensor("full_like", input)
-    place = device or input.device
+    place = place_of(input, device)
     out = full(input.shape, fill_value, dtype=dtype or input.dtype, device=place, requires_grad=requires_grad)
     return like(input, out)
 
@@ -298,7 +299,7 @@ def full_like(
 
 def _new_method(name: str, make: Any) -> None:
     def new(self: Tensor, *args: Any, dtype: Any = None, device: Any = None, **options: Any) -> Tensor:
-        return like(self, make(*args, dtype=dtype or self.dtype, device=device or self.device, **options))
+        return like(self, make(*args, dtype=dtype or self.dtype, device=place_of(self, device), **options))
 
     doc = f"Like `wf.{name}`, with the dtype and on the device of this tensor unless told otherwise."
     add_method(f"new_{name}", named(new, f"new_{name}", doc))
@@ -314,7 +315,7 @@ def _new_tensor(
     self: Tensor, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
     """Like `wf.tensor(data)`, with the dtype and on the device of this tensor unless told otherwise."""
-    place = device or self.device
+    place = place_of(self, device)
     return like(self, tensor(data, dtype=dtype or self.dtype, device=place, requires_grad=requires_grad))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import string
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import lru_cache
 from itertools import islice
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, OperationError, ShapeError
+from wayfare.core.mode import changed_mode, current
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import normal_dim
 from wayfare.core.tensor import Tensor, to_tensor
@@ -64,7 +66,9 @@ def contract(tensors: list[Tensor], terms: list[str], out: str) -> Tensor:
                 tensors[i] = apply(_RESHAPE, (t,), {"shape": tuple(shape[axis] for axis in stay)})
     equation = f"{','.join(terms)}->{out}"
     label_sizes(terms, [t.shape for t in tensors], equation)
-    return apply(_EINSUM, tuple(tensors), {"equation": equation})  # type: ignore[no-any-return]
+    with nullcontext() if len(tensors) > 1 or current().autocast is None else changed_mode(autocast=None):
+        # Of one operand nothing is multiplied, so autocast leaves it as it is.
+        return apply(_EINSUM, tuple(tensors), {"equation": equation})  # type: ignore[no-any-return]
 
 
 def _from_sublists(args: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:

@@ -226,11 +226,12 @@ def put(self: Tensor, index: Any, value: Any) -> None:
     by_ops = not executor().works_on_arrays or (bool(BACKENDS) and self.device.type != "cpu")
     if by_ops and _fills(self, index, value):
         check_writable(self, "x[...] = value")
-        self.masked_fill_(index.reshape((*index.shape, *(1,) * (self.ndim - index.ndim))), value)
+        mask = index.to(self.device) if BACKENDS else index
+        self.masked_fill_(mask.reshape((*index.shape, *(1,) * (self.ndim - index.ndim))), value)
         return
     basic, picked = take_apart(self, index)
     check_writable(self, "x[...] = value")
-    value = _as_value(self, value, exact=bool(picked))
+    value = _as_value(self, value, index if picked else None)
     if BACKENDS and value.device != self.device:
         value = value.to(self.device)
     if by_ops or (current().grad and (value.requires_grad or self.requires_grad)):
@@ -262,20 +263,27 @@ def _fills(x: Tensor, index: Any, value: Any) -> bool:
     return isinstance(value, (bool, int, float)) and (x.dtype.is_floating_point or not isinstance(value, float))
 
 
-def _as_value(x: Tensor, value: Any, exact: bool) -> Tensor:
+def _as_value(x: Tensor, value: Any, index: Any) -> Tensor:
+    """The value in the dtype of `x`. Places that an index tensor names (`index`) take no other dtype, as in PyTorch;
+    those of a mask take one number of any."""
     if isinstance(value, (bool, int, float, np.generic)):
         dtype = x.dtype
         return constant(fitting("x[...] = value", value, dtype), dtype.numpy)
     if isinstance(value, np.ndarray):
-        value, exact = to_tensor(value, op="x[...] = value"), False
+        value, index = to_tensor(value, op="x[...] = value"), None
     if not isinstance(value, Tensor):
         given = type(value).__name__
         raise ArgumentTypeError(f"x[...] = value: the value must be a tensor or a number, not {given}",
                                 fix=tensor_advice(value))  # fmt: skip
-    if exact and value.dtype is not x.dtype:
+    if index is not None and value.dtype is not x.dtype and not (value.shape.numel() == 1 and _has_mask(index)):
         raise DTypeError(f"x[...] = value: a value of {value.dtype} cannot be written at index tensors of a "
                          f"{x.dtype} tensor", fix=f"Convert it with .to(wf.{x.dtype.name}).")  # fmt: skip
     return as_dtype_of(value, x.dtype)
+
+
+def _has_mask(index: Any) -> bool:
+    parts = index if isinstance(index, tuple) else (index,)
+    return any(isinstance(part, Tensor) and part.dtype is bool_ for part in parts)
 
 
 def _put_recorded(x: Tensor, basic: Index, picked: list[tuple[int, Tensor]], value: Tensor) -> None:

@@ -124,6 +124,7 @@ def cholesky(input: Tensor, upper: bool = False) -> Tensor:
 
 
 @method
+@follows_autocast(FLOAT32_ON_CPU)
 def cholesky_inverse(L: Tensor, upper: bool = False) -> Tensor:
     """The inverse of a positive definite matrix, given its Cholesky factor."""
     check_tensor("cholesky_inverse", L)
@@ -235,7 +236,7 @@ def cross_product(op: str, input: Tensor, other: Tensor, dim: int) -> Tensor:
     dtype = common_dtype(op, (input, other))
     shape = broadcast(op, tuple(input.shape), tuple(other.shape))
     a, b = (stretched(as_dtype_of(t, dtype), *shape) for t in (input, other))
-    return run("cross", a, b, dim=normal_dim(op, dim, len(shape)))  # type: ignore[no-any-return]
+    return apply(REGISTRY["cross"], (a, b), {"dim": normal_dim(op, dim, len(shape))})  # type: ignore[no-any-return]
 
 
 @method

@@ -123,7 +123,7 @@ def inner(input: Tensor, other: Tensor) -> Tensor:
     if input.shape[-1] != other.shape[-1]:
         raise ShapeError(f"inner: the last sizes differ, {input.spec} and {other.spec}")
     if other.ndim == 1:
-        return matmul(input, other)
+        return (dot if input.ndim == 1 else matmul)(input, other)
     rows = _reshape(other, (math.prod(other.shape[:-1]), other.shape[-1]))
     return _reshape(apply(REGISTRY["linear_plain"], (input, rows)), (*input.shape[:-1], *other.shape[:-1]))
 
@@ -174,14 +174,14 @@ def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: 
 
 
 @method(inplace=True)
-@follows_autocast(LOWER)
+@follows_autocast(LOWER_ON_CUDA)
 def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """`beta * input + alpha * (mat @ vec)`."""
     return _added(input, mv(mat, vec), beta, alpha)
 
 
 @method(inplace=True)
-@follows_autocast(LOWER)
+@follows_autocast(LOWER_ON_CUDA)
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """`beta * input + alpha * outer(vec1, vec2)`."""
     return _added(input, outer(vec1, vec2), beta, alpha)

@@ -7,15 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.api.autocast import follows_autocast
 from wayfare.api.functions import norms
 from wayfare.api.functions._along import cast_first, check_floating, check_tensor
 from wayfare.api.functions._linalg import reshaped, run, stretched, total
 from wayfare.api.functions._public import method, promoted
 from wayfare.api.functions.systems import cutoffs
+from wayfare.core.autocast import FLOAT32_ON_CPU
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import ArgumentError, ShapeError
 from wayfare.core.op import REGISTRY
-from wayfare.core.spec import normal_dim
+from wayfare.core.spec import float32, float64, normal_dim
 from wayfare.core.tensor import Tensor, on_device_of
 
 __all__ = ["norm"]
@@ -129,13 +131,14 @@ def cond(A: Tensor, p: Order = None) -> Tensor:
     return apply(REGISTRY["where"], (out == out, out, infinite))  # type: ignore[no-any-return]
 
 
+@follows_autocast(FLOAT32_ON_CPU)
 def matrix_rank(
     A: Tensor, tol: float | Tensor | None = None, hermitian: bool = False, *, atol: float | Tensor | None = None,
     rtol: float | Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """How many singular values are larger than max(atol, rtol times the largest)."""
     check_tensor("matrix_rank", A)
-    if A.ndim < 2 or not A.dtype.is_floating_point:
+    if A.ndim < 2 or A.dtype not in (float32, float64):
         run("svdvals", A)
     if tol is not None:
         atol, rtol = tol, 0.0

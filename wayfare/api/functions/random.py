@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.api.functions._new import read_device, read_dtype, read_int, read_number, read_size
+from wayfare.api.functions._new import place_of, read_device, read_dtype, read_int, read_number, read_size
 from wayfare.api.functions._public import as_dtype_of, common_dtype, method
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, DTypeError, OperationError, ShapeError
@@ -58,7 +58,7 @@ def rand_like(
     memory_format: Any = None, generator: Generator | None = None,
 ) -> Tensor:  # fmt: skip
     """Uniform draws from [0, 1) in the shape and dtype of `input`."""
-    return _uniform("rand_like", input.shape, generator, dtype or input.dtype, device or input.device, requires_grad)
+    return _uniform("rand_like", input.shape, generator, dtype or input.dtype, place_of(input, device), requires_grad)
 
 
 def _uniform(op: str, shape: Shape, generator: Any, dtype: Any, device: Any, requires_grad: bool) -> Tensor:
@@ -88,7 +88,7 @@ def randn_like(
     memory_format: Any = None, generator: Generator | None = None,
 ) -> Tensor:  # fmt: skip
     """Normal draws in the shape and dtype of `input`."""
-    return _normal("randn_like", input.shape, generator, dtype or input.dtype, device or input.device, requires_grad)
+    return _normal("randn_like", input.shape, generator, dtype or input.dtype, place_of(input, device), requires_grad)
 
 
 def _normal(
@@ -154,7 +154,7 @@ def randint_like(
         raise ArgumentTypeError("randint_like: takes (input, high) or (input, low, high)")
     low, high = (read_int("randint_like", "a bound", b) for b in ([0, *bounds] if len(bounds) == 1 else bounds))
     wanted = read_dtype("randint_like", dtype, input.dtype)
-    place = device or input.device
+    place = place_of(input, device)
     return integers("randint_like", low, high, input.shape, generator, wanted, place, requires_grad)
 
 

@@ -11,7 +11,7 @@ from wayfare.api.functions._public import as_dtype_of, method
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import IndexRangeError, OperationError
 from wayfare.core.op import REGISTRY
-from wayfare.core.spec import normal_dim
+from wayfare.core.spec import normal_dim, widened
 from wayfare.core.tensor import Tensor, on_device_of
 
 __all__ = [
@@ -103,7 +103,7 @@ def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> ValuesAndIndice
 
 
 def _answers(input: Tensor, values: Any, inverse: Any, counts: Any, return_inverse: bool, return_counts: bool) -> Any:
-    out = [on_device_of(input, np.asarray(values, order="C"))]
+    out = [on_device_of(input, np.asarray(values, dtype=input.dtype.numpy, order="C"))]
     if return_inverse:
         out.append(on_device_of(input, np.asarray(inverse, dtype=np.int64, order="C")))
     if return_counts:
@@ -119,13 +119,13 @@ def unique(
     """The distinct elements in order (or the distinct slices along `dim`); on request where each element went
     and how often each occurs."""
     check_tensor("unique", input)
-    array = input._read("unique()")
+    array = widened(input._read("unique()"))  # NumPy cannot sort bfloat16 with a NaN in it
     if dim is not None:
         d = _slice_dim("unique", input, dim)
         values, inverse, counts = np.unique(array, axis=d, return_inverse=True, return_counts=True)
         return _answers(input, values, inverse.reshape(-1), counts, return_inverse, return_counts)
     if not return_inverse and not return_counts:
-        return on_device_of(input, np.unique(array, equal_nan=False))
+        return _answers(input, np.unique(array, equal_nan=False), None, None, False, False)
     values, inverse, counts = np.unique(array, return_inverse=True, return_counts=True, equal_nan=False)
     return _answers(input, values, inverse.reshape(array.shape), counts, return_inverse, return_counts)
 

@@ -7,12 +7,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from wayfare.api.autocast import follows_autocast
 from wayfare.api.functions._along import check_tensor, check_tensors
 from wayfare.api.functions._linalg import part, reshaped, run, same_stacks, total, transposed
 from wayfare.api.functions._public import as_dtype_of
 from wayfare.api.functions.matmul import matmul
+from wayfare.core.autocast import FLOAT32_ON_CPU
 from wayfare.core.errors import ArgumentError, ShapeError
-from wayfare.core.spec import broadcast, float64, normal_dim
+from wayfare.core.spec import broadcast, float32, float64, normal_dim
 from wayfare.core.tensor import Tensor, on_device_of, to_tensor
 
 __all__ = [
@@ -138,13 +140,14 @@ def cutoffs(op: str, A: Tensor, atol: Any, rtol: Any) -> tuple[Tensor, Tensor]:
     return atol.expand(lead), rtol.expand(lead)
 
 
+@follows_autocast(FLOAT32_ON_CPU)
 def pinv(
     A: Tensor, rcond: float | Tensor | None = None, hermitian: bool = False, *, atol: float | Tensor | None = None,
     rtol: float | Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """The pseudo-inverse. Singular values up to max(atol, rtol times the largest) count as zero."""
     check_tensor("pinv", A)
-    if A.ndim < 2 or not A.dtype.is_floating_point:
+    if A.ndim < 2 or A.dtype not in (float32, float64):
         run("svdvals", A)
     absolute, relative = cutoffs("pinv", A, atol, rcond if rtol is None else rtol)
     A = A.expand(*absolute.shape, *A.shape[-2:])
@@ -154,6 +157,7 @@ def pinv(
 _DRIVERS = ("gelsy", "gels", "gelsd", "gelss")
 
 
+@follows_autocast(FLOAT32_ON_CPU)
 def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> LeastSquares:
     """The X with the least sum of squares of `A @ X - B`, with residuals, rank and singular values.
 
@@ -171,6 +175,8 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     rows, columns = A.shape[-2:]
     if B.ndim < 2 or B.shape[-2] != rows:
         raise ShapeError(f"lstsq: the sides have different numbers of rows, A {A.spec} and B {B.spec}")
+    if A.dtype not in (float32, float64):
+        run("svdvals", A)
     A, B = same_stacks("lstsq", A, B)
     relative = max(rows, columns) * float(np.finfo(A.dtype.numpy).eps) if rcond is None else rcond
     solution = matmul(pinv(A, rtol=0.0 if driver == "gels" else relative), B)

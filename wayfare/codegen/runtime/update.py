@@ -23,7 +23,7 @@ from wayfare.codegen.math.library import loop_math, numpy_function
 from wayfare.codegen.runtime import kernel as native
 from wayfare.codegen.runtime.commands import BufferView, Commands
 from wayfare.codegen.runtime.kernel import Kernel
-from wayfare.core.device import BACKENDS, Backend, extent
+from wayfare.core.device import BACKENDS, Backend, active_for, extent
 from wayfare.core.errors import DTypeError, OperationError, ShapeError
 from wayfare.core.write_clock import History, check_memory, histories, note_writes
 
@@ -125,12 +125,20 @@ class Update:
         if not written:
             return
         backend = BACKENDS.get(written[0].__class__) if BACKENDS else None
-        if backend is not None and any([a.__class__ is not backend.array for a in (*written, *read)]):
+        if BACKENDS and len({a.__class__ for a in (*written, *read)}) > 1:
             raise OperationError(f"{self.name}: the tensors of one update are on different devices",
                                  fix="Move the model before the optimiser is made.")  # fmt: skip
-        if backend is not None and not backend.has_kernels:
-            self._by_functions(backend, written, read, numbers)
+        if backend is None:
+            self._run(written, read, numbers)
             return
+        with active_for(written[0]):
+            if backend.has_kernels:
+                self._run(written, read, numbers)
+            else:
+                self._by_functions(backend, written, read, numbers)
+
+    def _run(self, written: list[Array], read: list[Array], numbers: Sequence[float]) -> None:
+        """The same by kernels, of the current device."""
         key = (tuple(map(id, written)), tuple([(a.shape, a.strides, a.dtype) for a in read]))
         # Taken out of the cache while in use: two threads must not share scalars and addresses.
         bound = self._bound.pop(key, None)
@@ -196,7 +204,7 @@ class Update:
         for array in arrays:
             if OF_NUMPY.get(array.dtype) not in FLOATS:
                 raise DTypeError(f"{self.name}: cannot update with a tensor of {array.dtype}",
-                                 fix="Use float16, float32 or float64.")  # fmt: skip
+                                 fix="Use a floating-point dtype.")  # fmt: skip
         for i in range(count):
             shapes = {array.shape for array in arrays[i::count]}
             if len(shapes) > 1:

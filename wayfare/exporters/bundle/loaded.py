@@ -8,6 +8,7 @@ import wayfare as wf
 from wayfare.compiler.structure import put_together
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from wayfare.core.format import plain
+from wayfare.core.mode import changed_mode, current
 from wayfare.core.symbolic_sizes import Dim
 from wayfare.core.tensor import Tensor, wrap
 from wayfare.exporters.bundle.run import MOST_RECORDED, Runner, opaque
@@ -54,7 +55,10 @@ class LoadedProgram:
         self._fitting: set[tuple[Any, ...]] = set()
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        """Run it."""
+        """Run it. Its dtypes are those of the file, also under autocast."""
+        if current().autocast is not None:
+            with changed_mode(autocast=None):
+                return self(*args, **named)
         if not named and all([t.__class__ is Tensor for t in args]):
             kind = tuple([(t._array.shape, t._array.dtype) for t in args])
             if kind in self._fitting and not self._unknown:

@@ -6,9 +6,10 @@ import sys
 import warnings
 from typing import Any
 
+from wayfare.api.functions._public import as_dtype_of
 from wayfare.core.callsite import INSIDE
 from wayfare.core.errors import ArgumentError
-from wayfare.core.spec import broadcast
+from wayfare.core.spec import broadcast, promote
 from wayfare.core.tensor import Tensor
 
 
@@ -25,6 +26,12 @@ def read_reduction(name: str, reduction: str, size_average: Any = None, reduce: 
     if reduction not in ("none", "mean", "sum"):
         raise ArgumentError(f"{name}: {reduction!r} is not a reduction", fix="Use 'none', 'mean' or 'sum'.")
     return reduction
+
+
+def in_one_dtype(input: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores and targets in the dtype that holds both; targets that are no floats take that of the scores."""
+    dtype = promote(input.dtype, target.dtype) if target.dtype.is_floating_point else input.dtype
+    return as_dtype_of(input, dtype), as_dtype_of(target, dtype)
 
 
 def reduced(losses: Tensor, reduction: str) -> Tensor:

@@ -17,7 +17,7 @@ from wayfare.core.mode import executor
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import int64
 from wayfare.core.tensor import Tensor
-from wayfare.nn.functional._reduction import read_reduction, reduced
+from wayfare.nn.functional._reduction import in_one_dtype, read_reduction, reduced
 from wayfare.nn.one_call import one_call_function
 
 __all__ = [
@@ -220,7 +220,7 @@ def binary_cross_entropy_with_logits(
     name = "binary_cross_entropy_with_logits"
     reduction = read_reduction(name, reduction, size_average, reduce)
     _check_same(name, input, target)
-    target = as_dtype_of(target, input.dtype)
+    input, target = in_one_dtype(input, target)
     if weight is None and pos_weight is None:
         return _logistic_loss(input, target, reduction)  # type: ignore[no-any-return]
     return _weighted_logistic_loss(input, target, weight, pos_weight, reduction)  # type: ignore[no-any-return]

@@ -17,7 +17,7 @@ from wayfare.core.errors import ArgumentError, OperationError, ShapeError
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import int64
 from wayfare.core.tensor import Tensor
-from wayfare.nn.functional._reduction import read_reduction, reduced
+from wayfare.nn.functional._reduction import in_one_dtype, read_reduction, reduced
 from wayfare.nn.functional.distance import pairwise_distance
 
 __all__ = [
@@ -191,7 +191,7 @@ def multilabel_soft_margin_loss(
     reduction = read_reduction("multilabel_soft_margin_loss", reduction, size_average, reduce)
     check_tensors("multilabel_soft_margin_loss", input, target)
     check_floating("multilabel_soft_margin_loss", input)
-    return _multilabel_soft_margin_loss(input, as_dtype_of(target, input.dtype), weight, reduction)  # type: ignore[no-any-return]
+    return _multilabel_soft_margin_loss(*in_one_dtype(input, target), weight, reduction)  # type: ignore[no-any-return]
 
 
 @fused
