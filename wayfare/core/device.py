@@ -155,6 +155,16 @@ class Backend:
         """All gradients of a node at once; None: by its rules, with `ops`."""
         raise NotImplementedError
 
+    # -- timing
+
+    def mark(self) -> Any:
+        """A point in the work of the current device."""
+        raise NotImplementedError
+
+    def seconds_between(self, first: Any, last: Any) -> float:
+        """The time between two points; this waits until the device has passed them."""
+        raise NotImplementedError
+
     # -- plans (`ir/place.py`)
 
     @property

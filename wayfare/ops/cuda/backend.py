@@ -350,6 +350,19 @@ class CudaBackend(Backend):
             found = self._launchers[number] = self.new_launcher()
         return found
 
+    # -- timing
+
+    def mark(self) -> Any:
+        """An event in the current stream."""
+        made = self.xp.cuda.Event()
+        made.record()
+        return made
+
+    def seconds_between(self, first: Any, last: Any) -> float:
+        """The time between two events; this waits until the GPU has passed them."""
+        last.synchronize()
+        return float(self.xp.cuda.get_elapsed_time(first, last)) / 1000
+
     # -- plans
 
     @property

@@ -44,11 +44,15 @@ class Comparison:
 
     def __str__(self) -> str:
         table = Table(box=SIMPLE_HEAD, title=f"{self.name}, {counted(self.batches, 'batch')}", title_justify="left")
-        for title in ("way", "time/iter", "× eager", "peak memory", "kernels", "retraces"):
+        on_gpu = any(row.device_seconds for row in self.rows)
+        gpu = ("GPU", "GPU memory", "graphs") if on_gpu else ()
+        for title in ("way", "time/iter", "× eager", *gpu, "peak memory", "kernels", "retraces"):
             table.add_column(title, justify="left" if title == "way" else "right", no_wrap=True)
         for row in self.rows:
             table.add_row(
                 row.way, time_text(row.seconds), f"{row.seconds / self.rows[0].seconds:.2f}",
+                *([time_text(row.device_seconds), bytes_text(row.device_peak_bytes), f"{row.graphs:.0f}"] * on_gpu
+                  if row.way != TORCH else [""] * len(gpu)),
                 bytes_text(row.peak_bytes),
                 f"{row.kernels:.0f}" if row.way != TORCH else "",
                 str(row.retraces) if row.way == STATIC else "",
