@@ -1,5 +1,6 @@
 """Functions that are not one record: what they make along the way is on the device of their input."""
 
+import io
 import json
 
 import numpy as np
@@ -192,3 +193,24 @@ def test_ways_of_running_a_step_are_compared(cuda):
     assert eager.device_seconds > 0 and eager.device_peak_bytes > 0 and eager.graphs == 0
     assert compiled.device_seconds > 0 and compiled.products == 5 and compiled.device_peak_bytes > 0
     assert "GPU memory" in str(found) and "on the GPU" in found.summary() and "the GPU works" in found.html()
+
+
+def test_a_recorded_run_says_where_values_are(cuda, tmp_path):
+    layer, x = wf.nn.Linear(4, 2).cuda(), wf.ones(3, 4, device="cuda")
+    with wf.debug.record() as run:
+        loss = (layer(x) ** 2).sum().cpu()
+        loss.backward()
+    data = run.document()
+    words, ops = data["strings"], data["nodes"]["op"]
+    on = {words[ops[at]]: words[name] for at, name in data["devices"]}
+    assert on["linear"] == on["leaf"] == "cuda:0" and len(data["devices"]) == len(ops) - 1
+    assert "linear" in str(run) and data["memory"][-1] > 0
+    run.save(tmp_path / "run.html")
+    assert "cuda:0" in (tmp_path / "run.html").read_text(encoding="utf-8")
+
+
+def test_a_program_stops_where_a_value_is_bad(cuda, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.StringIO("c\n"))
+    with wf.debug.break_on(nan=True) as stop:
+        wf.tensor([1.0, -1.0], device="cuda").log()
+    assert stop.hits == 1 and "f32[2] in [-1, 1]" in capsys.readouterr().out
