@@ -218,6 +218,10 @@ class Backend:
         """An array on the memory of an object of another library."""
         raise NotImplementedError
 
+    def from_interface(self, other: Any) -> Any:
+        """The same for an object that speaks no DLPack, but the interface of the device's own kind of arrays."""
+        raise NotImplementedError
+
 
 # The class of arrays → its backend. Empty until a device other than the CPU is asked for.
 BACKENDS: Final[dict[type[Any], Backend]] = {}

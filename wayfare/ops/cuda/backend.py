@@ -196,6 +196,10 @@ class CudaBackend(Backend):
         """An array on the memory of an object of another library."""
         return self.xp.from_dlpack(other)
 
+    def from_interface(self, other: Any) -> Any:
+        """An array on the memory of an object that has `__cuda_array_interface__`; its stream is waited for."""
+        return self.xp.asarray(other)
+
     def in_c_order(self, array: Any) -> Any:
         """The array itself if it is C-contiguous, else a copy: what kernels written by hand take."""
         return self.xp.ascontiguousarray(array)
