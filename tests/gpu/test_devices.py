@@ -283,6 +283,40 @@ def test_dlpack_and_the_cuda_array_interface(cuda):
     assert x.__cuda_array_interface__["shape"] == (3,)
 
 
+class Interface:
+    """An array of a library that speaks no DLPack."""
+
+    def __init__(self, array):
+        self.array = array
+        self.__cuda_array_interface__ = {**array.__cuda_array_interface__, "strides": None}
+
+
+def test_arrays_of_other_libraries(cuda):
+    theirs = cuda.xp.asarray(np.arange(3, dtype=np.float32))
+    for take in (wf.as_tensor, wf.asarray, wf.from_dlpack, lambda a: wf.asarray(a, copy=False)):
+        assert take(theirs).is_cuda and take(theirs).tolist() == [0.0, 1.0, 2.0]
+        assert take(theirs).data_ptr() == theirs.data.ptr
+    assert wf.as_tensor(Interface(theirs)).data_ptr() == theirs.data.ptr
+    for copied in (wf.tensor(theirs), wf.tensor(Interface(theirs)), wf.asarray(theirs, copy=True)):
+        assert copied.is_cuda and copied.tolist() == [0.0, 1.0, 2.0] and copied.data_ptr() != theirs.data.ptr
+    assert wf.tensor(theirs, dtype=wf.float64, device="cpu").dtype is wf.float64
+    assert cuda.xp.asarray(Interface(wf.ones(2, device="cuda"))).tolist() == [1.0, 1.0]
+
+
+def test_bfloat16_is_shared_as_its_bits(cuda):
+    x = wf.tensor([1.0, 2.5], dtype=wf.bfloat16, device="cuda")
+    y = wf.from_dlpack(x)
+    assert y.dtype is wf.bfloat16 and y.tolist() == [1.0, 2.5] and y.data_ptr() == x.data_ptr()
+
+
+def test_a_tensor_with_a_gradient_is_not_given_away(cuda):
+    x = wf.ones(2, device="cuda", requires_grad=True)
+    for give in (x.__dlpack__, lambda: x.__cuda_array_interface__):
+        with pytest.raises(OperationError, match=r"requires grad, and another library would lose .*detach"):
+            give()
+    assert wf.from_dlpack(x.detach()).tolist() == [1.0, 1.0]
+
+
 def test_pinned_memory(cuda):
     x = wf.ones(2, 3)
     y = x.pin_memory()

@@ -1,5 +1,8 @@
 """Functions that are not one record: what they make along the way is on the device of their input."""
 
+import io
+import json
+
 import numpy as np
 import pytest
 
@@ -118,3 +121,96 @@ def test_what_is_refused_says_what_to_do(cuda, tmp_path):
             export(layer, (x,), tmp_path / "m.onnx")
     with pytest.raises(TypeError, match=r"all_reduce: the tensor is on cuda:0, .*Give a copy with \.cpu\(\)"):
         numbers(x, "all_reduce")
+
+
+def trained(device="cuda"):
+    layer = wf.nn.Sequential(wf.nn.Linear(8, 16), wf.nn.ReLU(), wf.nn.Linear(16, 2)).to(device)
+    optimiser = wf.optim.SGD(layer.parameters(), 0.1)
+
+    def step(x):
+        optimiser.zero_grad()
+        loss = (layer(x) ** 2).mean()
+        loss.backward()
+        optimiser.step()
+        return loss.detach()
+
+    return step
+
+
+def test_a_profile_times_the_device(cuda, tmp_path):
+    step, x = trained(), wf.ones(4, 8, device="cuda")
+    step(x)
+    with wf.profile() as profile:
+        step(x)
+        wf.ones(3) * 2
+    rows = {row.name: row for row in profile.rows("op")}
+    assert rows["linear"].device_seconds > 0 and rows["linear"].device_seconds <= profile.device_seconds
+    assert profile.device_seconds == pytest.approx(sum(row.device_seconds for row in rows.values()), rel=0.05)
+    assert profile.device_peak_bytes > profile.peak_bytes > 0
+    assert {a.place.name for a in profile.device_alive_at_peak} >= {"linear", "relu"}
+    said = str(profile)
+    assert "The GPU worked" in said and "GPU memory: at most" in said and " GPU " in profile.table("op")
+    assert "In use on the GPU" in profile.html()
+    profile.trace(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
+    (row,) = [e["tid"] for e in events if e["name"] == "thread_name" and e["args"]["name"] == "GPU"]
+    names = {e["name"] for e in events if e["tid"] == row and e["ph"] == "X"}
+    assert {"linear", "linear (gradient)", "relu"} <= names and "GPU memory" in {e["name"] for e in events}
+
+
+def test_a_profile_times_compiled_functions(cuda):
+    step, x = wf.compile(trained()), wf.ones(4, 8, device="cuda")
+    for _ in range(4):
+        step(x)
+    with wf.profile() as profile:
+        step(x)
+    (row,) = [row for row in profile.rows("op") if row.kind == "compiled"]
+    assert 0 < row.device_seconds <= profile.device_seconds
+
+
+def test_a_profile_waits_for_nothing(cuda, counts):
+    step, x = trained(), wf.ones(4, 8, device="cuda")
+    step(x)
+    counts.reset()
+    with wf.profile():
+        step(x)
+        assert (counts.to_host, counts.synchronised) == (0, 0)
+
+
+def test_a_profile_of_the_cpu_has_no_column_for_gpus(cuda):
+    step = trained("cpu")
+    with wf.profile() as profile:
+        step(wf.ones(4, 8))
+    assert profile.device_seconds == 0 and "GPU" not in str(profile)
+
+
+def test_ways_of_running_a_step_are_compared(cuda):
+    step, x = trained(), wf.ones(4, 8, device="cuda")
+    before = [t.tolist() for t in step.__closure__[0].cell_contents.parameters()]
+    found = wf.profile.compare(step, [(x,)], rounds=1)
+    assert [t.tolist() for t in step.__closure__[0].cell_contents.parameters()] == before
+    eager, compiled = found["eager"], found["compiled"]
+    assert eager.device_seconds > 0 and eager.device_peak_bytes > 0 and eager.graphs == 0
+    assert compiled.device_seconds > 0 and compiled.products == 5 and compiled.device_peak_bytes > 0
+    assert "GPU memory" in str(found) and "on the GPU" in found.summary() and "the GPU works" in found.html()
+
+
+def test_a_recorded_run_says_where_values_are(cuda, tmp_path):
+    layer, x = wf.nn.Linear(4, 2).cuda(), wf.ones(3, 4, device="cuda")
+    with wf.debug.record() as run:
+        loss = (layer(x) ** 2).sum().cpu()
+        loss.backward()
+    data = run.document()
+    words, ops = data["strings"], data["nodes"]["op"]
+    on = {words[ops[at]]: words[name] for at, name in data["devices"]}
+    assert on["linear"] == on["leaf"] == "cuda:0" and len(data["devices"]) == len(ops) - 1
+    assert "linear" in str(run) and data["memory"][-1] > 0
+    run.save(tmp_path / "run.html")
+    assert "cuda:0" in (tmp_path / "run.html").read_text(encoding="utf-8")
+
+
+def test_a_program_stops_where_a_value_is_bad(cuda, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.StringIO("c\n"))
+    with wf.debug.break_on(nan=True) as stop:
+        wf.tensor([1.0, -1.0], device="cuda").log()
+    assert stop.hits == 1 and "f32[2] in [-1, 1]" in capsys.readouterr().out

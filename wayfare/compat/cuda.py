@@ -3,24 +3,50 @@ nothing then, and what needs a device says what to install."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import wayfare as wf
-from wayfare.core import device as devices
+from wayfare.compat.cuda_devices import backend, backend_in_use, number_of
+from wayfare.compat.cuda_memory import (
+    device_memory_used,
+    empty_cache,
+    get_per_process_memory_fraction,
+    max_memory_allocated,
+    max_memory_reserved,
+    mem_get_info,
+    memory_allocated,
+    memory_reserved,
+    memory_stats,
+    memory_summary,
+    reset_max_memory_allocated,
+    reset_peak_memory_stats,
+    set_per_process_memory_fraction,
+)
+from wayfare.compat.cuda_streams import (
+    Event,
+    ExternalStream,
+    Stream,
+    StreamContext,
+    current_stream,
+    default_stream,
+    is_current_stream_capturing,
+    set_stream,
+    stream,
+)
 from wayfare.core.errors import OperationError, OutOfMemoryError
-from wayfare.core.format import bytes_text
 from wayfare.core.missing_names import LEFT_OUT, no_such_name
 
 __all__ = [
-    "Event", "OutOfMemoryError", "Stream", "current_device", "current_stream", "default_stream", "device",
-    "device_count", "empty_cache", "get_device_capability", "get_device_name", "get_device_properties",
-    "get_rng_state", "init", "initial_seed", "is_available", "is_bf16_supported", "is_initialized",
-    "manual_seed", "manual_seed_all", "max_memory_allocated", "max_memory_reserved", "mem_get_info",
-    "memory_allocated", "memory_reserved", "memory_summary", "reset_peak_memory_stats", "seed", "seed_all",
-    "set_device", "set_rng_state", "stream", "synchronize",
+    "Event", "ExternalStream", "OutOfMemoryError", "Stream", "StreamContext", "can_device_access_peer",
+    "current_device", "current_stream", "default_stream", "device", "device_count", "device_memory_used", "device_of",
+    "empty_cache", "get_arch_list", "get_device_capability", "get_device_name", "get_device_properties",
+    "get_per_process_memory_fraction", "get_rng_state", "get_rng_state_all", "get_stream_from_external", "init",
+    "initial_seed", "is_available", "is_bf16_supported", "is_current_stream_capturing", "is_initialized",
+    "is_tf32_supported", "manual_seed", "manual_seed_all", "max_memory_allocated", "max_memory_reserved",
+    "mem_get_info", "memory_allocated", "memory_reserved", "memory_stats", "memory_summary",
+    "reset_max_memory_allocated", "reset_peak_memory_stats", "seed", "seed_all", "set_device",
+    "set_per_process_memory_fraction", "set_rng_state", "set_rng_state_all", "set_stream", "stream", "synchronize",
 ]  # fmt: skip
 
 # As a package it may be asked for modules: `import wayfare.compat.cuda.amp` is answered with advice.
@@ -28,80 +54,65 @@ __path__: list[str] = []
 _NO_SUCH = "it is not part of wf.cuda"
 
 
-def _backend() -> Any:
-    return devices.backend("cuda")
-
-
-def _maybe() -> Any:
-    """The backend if it is in use already; asking for memory or freeing it must not start CUDA."""
-    return devices.started("cuda")
-
-
 def is_available() -> bool:
     """Is there a GPU that CuPy can use?"""
     try:
-        return bool(_backend().count)
+        return bool(backend().count)
     except OperationError:
         return False
 
 
-def is_bf16_supported(including_emulation: bool = True) -> bool:
-    """Can GPUs here work with bfloat16? All can: ops load it, compute in float32 and round once."""
-    return is_available()
-
-
 def is_initialized() -> bool:
     """Was CUDA asked for in this process?"""
-    return _maybe() is not None
+    return backend_in_use() is not None
 
 
 def init() -> None:
     """Start CUDA now, and not with the first tensor."""
-    _backend()
+    backend()
 
 
 def device_count() -> int:
     """How many GPUs there are."""
-    return int(_backend().count) if is_available() else 0
+    return int(backend().count) if is_available() else 0
 
 
 # -- which one --------------------------------------------------------------------------------------------------------
 
 
-def _number(device: Any) -> int:
-    """The number of a device: an int, a `wf.device` or a text; None is the current one."""
-    backend = _backend()
-    if device is None:
-        return int(backend.current())
-    found = wf.device(device)
-    if found.type != "cuda":
-        raise OperationError(f"cuda: '{found}' is no GPU", fix="Give a number, or a device such as 'cuda:0'.")
-    return int(backend.current()) if found.index is None else found.index
-
-
 def current_device() -> int:
     """The number of the GPU on which new tensors of "cuda" are made."""
-    return _number(None)
+    return number_of(None)
 
 
 def set_device(device: Any) -> None:
     """Make a GPU the current one."""
-    _backend().xp.cuda.Device(_number(device)).use()
+    backend().xp.cuda.Device(number_of(device)).use()
 
 
 class device:
-    """`with wf.cuda.device(1):` — a GPU as the current one inside the block."""
+    """`with wf.cuda.device(1):` — a GPU as the current one inside the block. None, or -1, changes nothing."""
 
     def __init__(self, device: Any) -> None:
-        self._inner = _backend().xp.cuda.Device(_number(device))
-        self.idx = self._inner.id
+        stays = device is None or (isinstance(device, int) and device < 0)
+        self._inner = None if stays else backend().xp.cuda.Device(number_of(device))
+        self.idx = -1 if self._inner is None else self._inner.id
 
     def __enter__(self) -> device:
-        self._inner.__enter__()
+        if self._inner is not None:
+            self._inner.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._inner.__exit__(*error)
+        if self._inner is not None:
+            self._inner.__exit__(*error)
+
+
+class device_of(device):
+    """`with wf.cuda.device_of(t):` — the GPU of a tensor as the current one; nothing changes if it is on the CPU."""
+
+    def __init__(self, obj: wf.Tensor) -> None:
+        super().__init__(obj.get_device() if obj.is_cuda else -1)
 
 
 @dataclass(frozen=True)
@@ -114,15 +125,19 @@ class _Properties:
     total_memory: int
     multi_processor_count: int
     warp_size: int
+    max_threads_per_multi_processor: int
+    shared_memory_per_block: int
+    L2_cache_size: int
 
 
 def get_device_properties(device: Any = None) -> _Properties:
     """Name, capability, memory and processors of a GPU."""
-    found = _backend().xp.cuda.runtime.getDeviceProperties(_number(device))
+    found = backend().xp.cuda.runtime.getDeviceProperties(number_of(device))
     name = found["name"]
     return _Properties(
         name.decode() if isinstance(name, bytes) else str(name), int(found["major"]), int(found["minor"]),
         int(found["totalGlobalMem"]), int(found["multiProcessorCount"]), int(found["warpSize"]),
+        int(found["maxThreadsPerMultiProcessor"]), int(found["sharedMemPerBlock"]), int(found["l2CacheSize"]),
     )  # fmt: skip
 
 
@@ -137,186 +152,40 @@ def get_device_capability(device: Any = None) -> tuple[int, int]:
     return found.major, found.minor
 
 
-# -- waiting, streams and events ------------------------------------------------------------------------------------
+def can_device_access_peer(device: Any, peer_device: Any) -> bool:
+    """Can a GPU read the memory of another one?"""
+    here, there = number_of(device), number_of(peer_device)
+    return here == there or bool(backend().xp.cuda.runtime.deviceCanAccessPeer(here, there))
+
+
+def get_arch_list() -> list[str]:
+    """The architectures that kernels are compiled for: those of the GPUs that are here."""
+    found = (get_device_capability(number) for number in range(device_count()))
+    return sorted({f"sm_{major}{minor}" for major, minor in found})
+
+
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    """Does the current GPU multiply bfloat16? Ops on it run on every GPU."""
+    return is_available() and (including_emulation or get_device_capability()[0] >= 8)
+
+
+def is_tf32_supported() -> bool:
+    """Does the current GPU have TF32, which `wf.backends.cuda.matmul.allow_tf32` switches on?"""
+    return is_available() and get_device_capability()[0] >= 8
+
+
+# -- waiting -------------------------------------------------------------------------------------------------------
+
+
+def get_stream_from_external(data_ptr: int, device: Any = None) -> Stream:
+    """A stream of another library, by its address."""
+    return ExternalStream(data_ptr, device)
 
 
 def synchronize(device: Any = None) -> None:
     """Wait until all that was asked of a GPU is done. Errors of earlier ops (an index out of range) come here."""
-    _backend().synchronize(_number(device))
+    backend().synchronize(number_of(device))
 
-
-class Event:
-    """A point in the work of a GPU, which can be waited for and timed."""
-
-    def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
-        self._event = _backend().xp.cuda.Event(blocking, not enable_timing, interprocess)
-        self._timed = enable_timing
-
-    def record(self, stream: Stream | None = None) -> None:
-        """Put it into a stream, or the current one."""
-        self._event.record(None if stream is None else stream._stream)
-
-    def query(self) -> bool:
-        """Has it happened?"""
-        return bool(self._event.done)
-
-    def synchronize(self) -> None:
-        """Wait for it."""
-        self._event.synchronize()
-
-    def wait(self, stream: Stream | None = None) -> None:
-        """Let later work of a stream wait for it."""
-        (current_stream() if stream is None else stream).wait_event(self)
-
-    def elapsed_time(self, end_event: Event) -> float:
-        """Milliseconds between two events made with `enable_timing=True`."""
-        if not (self._timed and end_event._timed):
-            raise OperationError("elapsed_time: both events must be made with enable_timing=True")
-        return float(_backend().xp.cuda.get_elapsed_time(self._event, end_event._event))
-
-
-class Stream:
-    """A queue of work of a GPU; what is in different ones may run at the same time."""
-
-    def __init__(self, device: Any = None, priority: int = 0, *, _stream: Any = None) -> None:
-        self._stream = _backend().xp.cuda.Stream(non_blocking=True) if _stream is None else _stream
-
-    @property
-    def cuda_stream(self) -> int:
-        """The address of the CUDA stream."""
-        return int(self._stream.ptr)
-
-    def synchronize(self) -> None:
-        """Wait for its work."""
-        self._stream.synchronize()
-        _backend().check_now()
-
-    def query(self) -> bool:
-        """Is its work done?"""
-        return bool(self._stream.done)
-
-    def record_event(self, event: Event | None = None) -> Event:
-        """Put an event behind its work so far."""
-        event = Event() if event is None else event
-        event.record(self)
-        return event
-
-    def wait_event(self, event: Event) -> None:
-        """Let its later work wait for an event."""
-        self._stream.wait_event(event._event)
-
-    def wait_stream(self, stream: Stream) -> None:
-        """Let its later work wait for the work of another stream so far."""
-        self.wait_event(stream.record_event())
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Stream) and other.cuda_stream == self.cuda_stream
-
-    def __hash__(self) -> int:
-        return hash(self.cuda_stream)
-
-
-@contextmanager
-def stream(stream: Stream | None) -> Any:
-    """`with wf.cuda.stream(s):` — work goes into this stream inside the block."""
-    if stream is None:
-        yield
-        return
-    with stream._stream:
-        yield
-
-
-def current_stream(device: Any = None) -> Stream:
-    """The stream that work goes into now."""
-    return Stream(_stream=_backend().xp.cuda.get_current_stream())
-
-
-def default_stream(device: Any = None) -> Stream:
-    """The stream that work goes into if nobody names one."""
-    return Stream(_stream=_backend().xp.cuda.Stream.null)
-
-
-# -- memory ----------------------------------------------------------------------------------------------------------
-
-
-class _Peak:
-    """The most memory in use, measured from the first time that somebody asks: it costs a little for each new array."""
-
-    def __init__(self) -> None:
-        self.allocated: int | None = None
-
-    def follow(self, backend: Any) -> int:
-        """Measure from now on, if that is not done yet; the most so far."""
-        pool = backend.xp.get_default_memory_pool()
-        if self.allocated is None:
-            self.allocated = pool.used_bytes()
-            inner: Callable[[int], Any] = backend.xp.cuda.get_allocator()
-
-            def measured(size: int) -> Any:
-                memory = inner(size)
-                self.allocated = max(self.allocated or 0, pool.used_bytes())
-                return memory
-
-            backend.xp.cuda.set_allocator(measured)
-        self.allocated = max(self.allocated, pool.used_bytes())
-        return self.allocated
-
-
-_PEAK = _Peak()
-
-
-def _pool() -> Any:
-    return _backend().xp.get_default_memory_pool()
-
-
-def memory_allocated(device: Any = None) -> int:
-    """Bytes that tensors take."""
-    return 0 if _maybe() is None else int(_pool().used_bytes())
-
-
-def max_memory_allocated(device: Any = None) -> int:
-    """The most bytes that tensors took since `reset_peak_memory_stats()`, or since this was first asked."""
-    return 0 if _maybe() is None else _PEAK.follow(_backend())
-
-
-def memory_reserved(device: Any = None) -> int:
-    """Bytes that are held, in use or to be used again."""
-    return 0 if _maybe() is None else int(_pool().total_bytes())
-
-
-def max_memory_reserved(device: Any = None) -> int:
-    """Bytes that are held: the pool gives nothing back unless `empty_cache()` is called."""
-    return memory_reserved(device)
-
-
-def reset_peak_memory_stats(device: Any = None) -> None:
-    """Let `max_memory_allocated` count from now on."""
-    if _maybe() is not None:
-        _PEAK.follow(_backend())
-        _PEAK.allocated = memory_allocated()
-
-
-def empty_cache() -> None:
-    """Give memory back that is held and not in use."""
-    if _maybe() is not None:
-        _pool().free_all_blocks()
-
-
-def mem_get_info(device: Any = None) -> tuple[int, int]:
-    """Bytes of a GPU: free ones, and all."""
-    free, total = _backend().xp.cuda.Device(_number(device)).mem_info
-    return int(free), int(total)
-
-
-def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
-    """Memory in a few lines."""
-    if _maybe() is None:
-        return "CUDA was not used so far."
-    rows = {"in use by tensors": memory_allocated(), "the most so far": max_memory_allocated(),
-            "reserved": memory_reserved()}  # fmt: skip
-    free, total = mem_get_info(device)
-    rows |= {"free on the GPU": free, "of the GPU": total}
-    return "\n".join(f"{name:<20}{bytes_text(size):>12}" for name, size in rows.items())
 
 
 # -- random numbers: one generator for all devices, so that they draw the same ---------------------------------------
@@ -324,7 +193,7 @@ def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
 
 def manual_seed(seed: int) -> None:
     """Seed the generator. There is one for all devices: the same seed draws the same numbers on each."""
-    if _maybe() is not None:
+    if backend_in_use() is not None:
         wf.manual_seed(seed)
 
 
@@ -335,7 +204,7 @@ def manual_seed_all(seed: int) -> None:
 
 def seed() -> None:
     """Seed the generator from the operating system."""
-    if _maybe() is not None:
+    if backend_in_use() is not None:
         wf.seed()
 
 
@@ -357,6 +226,17 @@ def get_rng_state(device: Any = "cuda") -> wf.Tensor:
 def set_rng_state(new_state: wf.Tensor, device: Any = "cuda") -> None:
     """Continue the generator from a state of `get_rng_state`."""
     wf.set_rng_state(new_state)
+
+
+def get_rng_state_all() -> list[wf.Tensor]:
+    """The state of the generator, in a list: there is one for all devices."""
+    return [wf.get_rng_state()]
+
+
+def set_rng_state_all(new_states: list[wf.Tensor]) -> None:
+    """Continue the generator from a list of `get_rng_state_all`."""
+    for state in new_states:
+        wf.set_rng_state(state)
 
 
 def __getattr__(name: str) -> NoReturn:

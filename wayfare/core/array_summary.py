@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.core.spec import FLOAT_KINDS, OF_NUMPY, Spec
+from wayfare.core.device import to_host
+from wayfare.core.spec import FLOAT_KINDS, OF_NUMPY, Spec, widened
 
 _ndarray = np.ndarray
 _F32, _F64 = np.dtype(np.float32), np.dtype(np.float64)
@@ -69,7 +70,10 @@ def described(array: Any) -> str:
 
 def numbers_text(array: Any) -> str:
     """Statistics in a few words: `in [-1, 4], mean 1.5, std 2.5`; empty for an empty array."""
-    if array.size == 0 or array.dtype.kind not in "fiub":
+    if array.size == 0:
+        return ""
+    array = widened(to_host(array))
+    if array.dtype.kind not in "fiub":
         return ""
     if array.dtype.kind == "b":
         return f"{int(np.count_nonzero(array))} of {array.size} true"

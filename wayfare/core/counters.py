@@ -24,6 +24,7 @@ class Counters:
     kernels_split: int = 0  # calls of native code in several threads
     matmuls_run: int = 0  # matrix products (or stacks of them) that a command list ran
     lists_run: int = 0  # command lists run
+    device_calls: int = 0  # kernels and command lists that a device was asked to run
     graphs_captured: int = 0  # command lists that became a CUDA graph
     graphs_replayed: int = 0  # command lists run as a CUDA graph
 

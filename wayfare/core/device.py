@@ -168,6 +168,16 @@ class Backend:
         """All gradients of a node at once; None: by its rules, with `ops`."""
         raise NotImplementedError
 
+    # -- timing
+
+    def mark(self) -> Any:
+        """A point in the work of the current device."""
+        raise NotImplementedError
+
+    def seconds_between(self, first: Any, last: Any) -> float:
+        """The time between two points; this waits until the device has passed them."""
+        raise NotImplementedError
+
     # -- plans (`ir/target.py`)
 
     @property
@@ -239,6 +249,10 @@ class Backend:
 
     def from_dlpack(self, other: Any) -> Any:
         """An array on the memory of an object of another library."""
+        raise NotImplementedError
+
+    def from_interface(self, other: Any) -> Any:
+        """The same for an object that speaks no DLPack, but the interface of the device's own kind of arrays."""
         raise NotImplementedError
 
 

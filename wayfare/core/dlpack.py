@@ -7,10 +7,12 @@ capsule, which is a C struct (dlpack.h).
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from wayfare.core.errors import OperationError
 from wayfare.core.spec import BFLOAT16
 
 _UINT, _BFLOAT = 1, 4
@@ -39,6 +41,14 @@ def export(array: Any, **options: Any) -> Any:
     return capsule
 
 
+def of_device(tensor: Any, name: str) -> Any:
+    """The array of a tensor on a GPU, for another library."""
+    if tensor.requires_grad:
+        raise OperationError(f"{name}: this tensor requires grad, and another library would lose its gradient",
+                             fix="Use .detach().")  # fmt: skip
+    return tensor._array
+
+
 class _Bits:
     """A bfloat16 tensor of another library, as the uint16 of its bits."""
 
@@ -63,8 +73,9 @@ class _Bits:
         return self._tensor.__dlpack_device__()
 
 
-def shared(tensor: Any, copy: bool | None) -> Any:
-    """The array on the memory of any object with DLPack's methods; NumPy's errors for those that do not share it."""
+def shared(tensor: Any, read: Callable[[Any], Any]) -> Any:
+    """The array on the memory of any object with DLPack's methods, as a library reads it; its errors for those that do
+    not share it."""
     bits = _Bits(tensor)
-    array = np.from_dlpack(bits, copy=copy)
+    array = read(bits)
     return array.view(BFLOAT16) if bits.found else array

@@ -113,6 +113,13 @@ LEFT_OUT = {
     },
     "wayfare.cuda": {
         "amp": "use wf.amp",
+        **_each("CUDAGraph graph graphs make_graphed_callables graph_pool_handle",
+                "use wf.compile, which replays its plans as CUDA graphs"),
+        **_each("memory_snapshot memory", "use wf.debug.leaks(), or wf.profile() for memory over time"),
+        **_each("nvtx profiler", "use wf.profile()"),
+        **_each("utilization temperature power_draw clock_rate memory_usage list_gpu_processes",
+                "ask nvidia-smi, or the package nvidia-ml-py"),
+        **_each("nccl", "wf.distributed sends tensors of the CPU"),
     },
     "wayfare.utils": {
         **_each("cpp_extension", "there are no extensions in C++; wf.fused and wf.compile make native code"),

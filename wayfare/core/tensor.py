@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.core.device import ARRAYS, BACKENDS, CPU, Device, copied, device_of, moved, to_host
-from wayfare.core.dlpack import export
+from wayfare.core.dlpack import export, of_device
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, GraphError, OperationError, WrongKindError
 from wayfare.core.grad_layout import in_layout_of
 from wayfare.core.mode import STATE, UNUSUAL, executor
@@ -364,7 +364,7 @@ class Tensor(TensorMethods):
         return np.array(array, dtype=dtype, copy=copy)
 
     def __dlpack__(self, **options: Any) -> Any:
-        array = self.numpy() if self._array.__class__ not in BACKENDS else self._array
+        array = self.numpy() if self._array.__class__ not in BACKENDS else of_device(self, "__dlpack__")
         return export(array, **options)
 
     @property
@@ -372,7 +372,7 @@ class Tensor(TensorMethods):
         array: Any = self._array
         if array.__class__ not in BACKENDS:
             raise AttributeError("__cuda_array_interface__: this tensor is not on a GPU")
-        found: dict[str, Any] = array.__cuda_array_interface__
+        found: dict[str, Any] = of_device(self, "__cuda_array_interface__").__cuda_array_interface__
         return found
 
     def __dlpack_device__(self) -> tuple[int, int]:

@@ -64,6 +64,9 @@ class _Check:
         document, size = self.document, self.sizes
         for file in self._objects(document["files"], "files", name=str, code=dict):
             self._need(all(isinstance(line, str) for line in file["code"].values()), "files")
+        if "devices" in document:  # files of earlier versions have none
+            self._need(isinstance(document["devices"], list), "devices")
+            self._rows("devices", (0, self.count), (0, size["strings"]))
         self._rows("sites", (0, size["files"]), (0, _LARGEST), (0, size["strings"]))
         self._rows("modules", (0, size["strings"]), (0, size["strings"]), (-1, size["modules"]))
         self._rows("calls", (0, size["modules"]), (-1, size["calls"]), (0, _LARGEST))

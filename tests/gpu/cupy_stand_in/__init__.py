@@ -13,6 +13,8 @@ It must not allow more than CuPy does, or the tests would pass here and fail on 
 - A real `cupy.ndarray` can be made there over unowned memory. Everything that needs no kernel was tried on it: views
   and their `.base`, `flags` (which has no `writeable`), strides, weak references, which ufuncs have `reduce` and
   `accumulate`, and that `as_strided` and `ascontiguousarray` of NumPy refuse.
+- bfloat16 goes through ufuncs that have a loop for it (`E` in functions.txt) and through functions that move elements.
+  Others refuse it, or give float32, as `where` does. Linear algebra must ask for the status of its routines.
 - NumPy arrays of any rank do not mix with arrays of the device, not as operands, indices or values. (CuPy takes some.)
 
 `COUNTS` says how often data crossed between host and device, and what waits for the device.
@@ -20,6 +22,7 @@ It must not allow more than CuPy does, or the tests would pass here and fail on 
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 from contextlib import contextmanager
@@ -42,6 +45,13 @@ def asarray(a, dtype=None, order=None, *, blocking=False):
     """An array of the device: a copy of a NumPy array, a list or a number; an array of the device as it is."""
     if isinstance(a, ndarray):
         return a if dtype is None or a.dtype == np.dtype(dtype) else a.astype(dtype)
+    found = getattr(a, "__cuda_array_interface__", None)
+    if found is not None:
+        shape, kind = found["shape"], np.dtype(found["typestr"])
+        memory = (ctypes.c_char * (int(np.prod(shape)) * kind.itemsize)).from_address(found["data"][0])
+        made = of_host(np.frombuffer(memory, kind).reshape(shape))
+        made.owner = a
+        return made
     COUNTS.to_device += 1
     return of_host(np.array(a, dtype=dtype, order="K" if isinstance(a, np.ndarray) else "C"))
 
@@ -51,6 +61,27 @@ def array(obj, dtype=None, copy=True, order="K", subok=False, ndmin=0, *, blocki
     if isinstance(obj, ndarray):
         return of_host(np.array(obj._host, dtype=dtype, order=order))
     return asarray(obj, dtype)
+
+
+class _Capsule:
+    """A capsule of memory that the host can read, for NumPy."""
+
+    def __init__(self, capsule):
+        self._capsule = capsule
+
+    def __dlpack__(self, **options):
+        return self._capsule
+
+    def __dlpack_device__(self):
+        return 1, 0
+
+
+def from_dlpack(array, *, device=None, copy=None):
+    """An array on the memory of another library."""
+    if array.__dlpack_device__()[0] != 2:
+        raise BufferError("it is not on a GPU")
+    made = np.from_dlpack(_Capsule(array.__dlpack__(stream=1, max_version=(1, 0))), copy=False)
+    return of_host(made)
 
 
 def asnumpy(a, stream=None, order="C", out=None, *, blocking=True):
@@ -95,7 +126,7 @@ def modules():
     for name in ("zeros", "ones", "empty", "full", "arange", "eye", "linspace"):
         setattr(cupy, name, _made(getattr(np, name)))
     cupy.ascontiguousarray = lambda a, dtype=None: a if a.flags.c_contiguous else a.copy("C")
-    cupy.from_dlpack = lambda array, **options: array.__dlpack__(stream=None)
+    cupy.from_dlpack = from_dlpack
     linalg = cupy.linalg = ModuleType("cupy.linalg")
     _fill(linalg, "linalg.")
     systems = ModuleType("cupyx.scipy.linalg")

@@ -82,7 +82,7 @@ class _Pointer:
 class ndarray(NDArrayOperatorsMixin):
     """An array of the device."""
 
-    __slots__ = ("__weakref__", "_device", "_holder", "_host", "base")
+    __slots__ = ("__weakref__", "_device", "_holder", "_host", "base", "owner")
     __array_priority__ = 100
 
     def __init__(self, shape, dtype=float, memptr=None, strides=None, order="C"):
@@ -129,8 +129,10 @@ class ndarray(NDArrayOperatorsMixin):
     def __cuda_array_interface__(self):
         return {**self._host.__array_interface__, "version": 3, "stream": 1}
 
-    def __dlpack__(self, **options):
-        return self  # a stand-in of a capsule too: `cupy.from_dlpack` takes it
+    def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
+        if self.dtype == BFLOAT16:
+            raise BufferError("bfloat16 is not supported by DLPack")
+        return self._host.__dlpack__(max_version=(1, 0))
 
     def __dlpack_device__(self):
         return 2, self._device

@@ -74,8 +74,9 @@ class _Pool:
         return sum([size for _, size in list(self._living.values())])
 
     def used_bytes(self):
-        """Bytes of living arrays."""
-        return self.used
+        """Bytes of living arrays on the current device."""
+        living = [(reference(), size) for reference, size in list(self._living.values())]
+        return sum([size for array, size in living if array is not None and array._device == _CURRENT[0]])
 
     def total_bytes(self):
         """Bytes that the pool holds."""
@@ -91,7 +92,7 @@ class _Pool:
 
     def set_limit(self, size=None, fraction=None):
         """The most it may take."""
-        self.limit = size or None
+        self.limit = size or (None if fraction is None else int(fraction * (1 << 30)))
 
 
 POOL = _Pool()
@@ -149,6 +150,7 @@ class Stream:
 
     def __init__(self, null=False, non_blocking=False, ptds=False, priority=None):
         self.ptr = 0 if null else id(self)
+        self.priority = priority
         self._before = []
 
     def __enter__(self):
@@ -171,6 +173,17 @@ class Stream:
     def done(self):
         """Is all its work done?"""
         return True
+
+    @classmethod
+    def from_external(cls, stream):
+        """A stream of somebody else's, who tells its address."""
+        made = cls()
+        _, made.ptr = stream.__cuda_stream__()
+        return made
+
+    def is_capturing(self):
+        """Is it being captured?"""
+        return False
 
     def record(self, event=None):
         """Record an event."""
@@ -212,6 +225,7 @@ def module():
     cuda.Device, cuda.Stream, cuda.Event, cuda.runtime, cuda.memory = Device, Stream, Event, runtime, memory
     memory.OutOfMemoryError = OutOfMemoryError
     cuda.is_available = lambda: True
+    runtime.deviceCanAccessPeer = lambda device, peer: 1
     cuda.get_current_stream = lambda device_id=-1: _STREAM[0]
     cuda.get_elapsed_time = lambda start, end: (end.at - start.at) * 1000
     cuda.MemoryPool = _Pool

@@ -23,7 +23,7 @@ from wayfare.api.functions._new import (
     read_size,
 )
 from wayfare.api.functions._public import add_method, as_dtype_of, named
-from wayfare.core.device import Device, backend
+from wayfare.core.device import Device, address, backend
 from wayfare.core.dispatch import apply
 from wayfare.core.dlpack import shared
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, DTypeError, OperationError, ShapeError
@@ -60,7 +60,27 @@ def tensor(
         copy = apply(REGISTRY["clone"], (data.detach(),))
         copy = as_dtype_of(copy, read_dtype("tensor", dtype, data.dtype))
         return (copy if device is None else copy.to(device)).requires_grad_(requires_grad)
+    if data.__class__ not in _PLAIN and hasattr(data, "__cuda_array_interface__"):
+        return tensor(_on_device(data), dtype=dtype, device=device, requires_grad=requires_grad)
     return made(array_from(data, dtype, "tensor", copy=True), requires_grad, read_device(device))
+
+
+# What is on no device: most data.
+_PLAIN = (list, tuple, float, int, bool, np.ndarray)
+
+
+def _on_device(data: Any) -> Tensor:
+    """A tensor on the memory of another library's array on a GPU."""
+    if hasattr(data, "__dlpack__"):
+        return from_dlpack(data)
+    _tell_of_sharing("as_tensor")
+    try:
+        array = backend("cuda").from_interface(data)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise OperationError(f"as_tensor: {type(data).__name__} cannot be shared: {error}") from None
+    if array.dtype not in OF_NUMPY:
+        as_dtype(array.dtype, op="as_tensor")
+    return made(_shared(array))
 
 
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
@@ -69,7 +89,7 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
         out = as_dtype_of(data, read_dtype("as_tensor", dtype, data.dtype))
         return out if device is None else out.to(device)
     if hasattr(data, "__cuda_array_interface__"):
-        return as_tensor(from_dlpack(data), dtype, device)
+        return as_tensor(_on_device(data), dtype, device)
     if isinstance(data, np.ndarray):
         _tell_of_sharing("as_tensor")
         data = data.view()  # of memory that is not the new tensor's own
@@ -88,11 +108,18 @@ def asarray(
         obj = frombuffer(obj, dtype=dtype or default_dtype())
     out = as_tensor(obj, dtype, device)
     source = obj._array if isinstance(obj, Tensor) else obj
-    if copy is False and not (isinstance(source, np.ndarray) and np.shares_memory(source, out._array)):
+    if copy is False and not _is_on_memory_of(out._array, source):
         raise ArgumentError(f"asarray: copy=False, but {type(obj).__name__} cannot become {out.spec} without a copy")
     if not requires_grad and out.requires_grad:
         return out.detach()
     return out.requires_grad_(requires_grad) if requires_grad else out
+
+
+def _is_on_memory_of(array: Any, source: Any) -> bool:
+    """Does an array show the memory of what it was made from?"""
+    if array.__class__ is not np.ndarray:
+        return array is source or (array.__class__ is source.__class__ and address(array) == address(source))
+    return isinstance(source, np.ndarray) and np.shares_memory(source, array)
 
 
 def from_numpy(ndarray: Array) -> Tensor:
@@ -135,9 +162,10 @@ def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None
     place = None if device is None else Device(device)
     try:
         if ext_tensor.__dlpack_device__()[0] == _CUDA:
-            array = backend("cuda").from_dlpack(ext_tensor)
+            array = shared(ext_tensor, backend("cuda").from_dlpack)
+            array = array.copy() if copy else array
         else:
-            array = shared(ext_tensor, copy)
+            array = shared(ext_tensor, lambda tensor: np.from_dlpack(tensor, copy=copy))
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise OperationError(f"from_dlpack: {type(ext_tensor).__name__} cannot be shared: {error}") from None
     if array.dtype not in OF_NUMPY:

@@ -199,6 +199,7 @@ class CudaCommands:
         addresses = tuple([pointer(objects[number]) for number in numbers])
         key = (settings.allow_tf32, *addresses)  # all that a graph depends on
         COUNTERS.lists_run += 1
+        COUNTERS.device_calls += 1
         here = self._streams.get(launcher.stream())
         if here is None:
             here = self._streams[launcher.stream()] = self._prepared()

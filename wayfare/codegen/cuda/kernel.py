@@ -82,6 +82,7 @@ class LaunchPlan:
         """Launch on operands at these addresses. `workspace` is the address of `self.workspace` bytes of memory, for
         callers that keep such; None: memory is allocated."""
         COUNTERS.kernels_run += 1
+        COUNTERS.device_calls += 1
         launcher, operands = self._launcher, self._operands
         memory: Any = None
         tables: list[int] = []

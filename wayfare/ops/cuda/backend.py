@@ -197,6 +197,10 @@ class CudaBackend(Backend):
         """An array on the memory of an object of another library."""
         return self.xp.from_dlpack(other)
 
+    def from_interface(self, other: Any) -> Any:
+        """An array on the memory of an object that has `__cuda_array_interface__`; its stream is waited for."""
+        return self.xp.asarray(other)
+
     def in_c_order(self, array: Any) -> Any:
         """The array itself if it is C-contiguous, else a copy: what kernels written by hand take."""
         return self.xp.ascontiguousarray(array)
@@ -350,6 +354,19 @@ class CudaBackend(Backend):
             assert self.new_launcher is not None
             found = self._launchers[number] = self.new_launcher()
         return found
+
+    # -- timing
+
+    def mark(self) -> Any:
+        """An event in the current stream."""
+        made = self.xp.cuda.Event()
+        made.record()
+        return made
+
+    def seconds_between(self, first: Any, last: Any) -> float:
+        """The time between two events; this waits until the GPU has passed them."""
+        last.synchronize()
+        return float(self.xp.cuda.get_elapsed_time(first, last)) / 1000
 
     # -- plans
 

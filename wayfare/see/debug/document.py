@@ -39,6 +39,8 @@ def document_of(
         "plans": recorder.compiled.found,
         "ended": None if ended is None else {"error": ended[0], "site": places.of(ended[1])},
         "left_out": recorder.left_out,
+        # Of values that are not on the CPU.
+        "devices": [[at, names(str(device))] for at, device in recorder.devices.items()],
     }
     return document | {"strings": names.all, "files": places.files(), "sites": places.sites}
 

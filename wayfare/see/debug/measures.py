@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from wayfare.core.device import BACKENDS, to_host
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
 # Arrays up to this size are copied whole.
@@ -77,6 +79,8 @@ class Measures:
         """Copy what is needed of an array, and return its number. With `show`, its elements are kept as well."""
         number = self.count
         self.count = number + 1
+        if array.__class__ in BACKENDS:
+            array = to_host(array)
         if array.size > COPIED:
             if show and self._room > 0:
                 self._corners[number] = _corners(array)
@@ -97,7 +101,7 @@ class Measures:
         self.count = number + 1
         self._same[number] = source
         if show:
-            self._corners[number] = _corners(array)
+            self._corners[number] = _corners(to_host(array))
         return number
 
     def _sample(self, number: int, array: Array) -> Array:

@@ -6,11 +6,8 @@ import weakref
 from collections import deque
 from typing import Any
 
-import numpy as np
-
 from wayfare.core.buffer_pool import owns_memory
-
-_ndarray = np.ndarray
+from wayfare.core.device import ARRAYS
 
 
 class Alive(weakref.ref):  # type: ignore[type-arg]
@@ -66,7 +63,7 @@ class Memory:
             self._bytes += size
             return
         known.bytes = 0
-        if array.base.__class__ is _ndarray:
+        if array.base.__class__ in ARRAYS:
             # A view has no memory of its own; its base has.
             self.note(array.base, -1)
 

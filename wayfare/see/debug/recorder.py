@@ -13,6 +13,7 @@ from wayfare.batch.run.backward import MapNode
 from wayfare.batch.session import Session
 from wayfare.codegen.routines.rows import Rows
 from wayfare.compiler.function import Compiled
+from wayfare.core.device import ARRAYS, BACKENDS, Device, device_of
 from wayfare.core.mode import Watcher
 from wayfare.core.node import Node
 from wayfare.core.spec import Spec
@@ -28,7 +29,6 @@ from wayfare.see.debug.words import PLAIN, attribute_text, outcome_text, user_li
 from wayfare.see.graph.node_info import arrays_in
 from wayfare.see.run_document import INPUT, LEAF, OP
 
-_ndarray = np.ndarray
 # The name of a variable is searched for this many tensors only: a loop over data makes very many.
 _NAMED = 1000
 
@@ -66,6 +66,7 @@ class Recorder(Watcher):
         self.left_out = 0
         # Plain tuples in the order of the fields of Entry: making a tuple costs a third of making an Entry.
         self.entries: list[Any] = []
+        self.devices: dict[int, Device] = {}  # of entries that are not on the CPU
         self.grads: dict[int, int] = {}
         self.events: list[tuple[Any, ...]] = []
         self.memory: list[int] = []
@@ -113,7 +114,7 @@ class Recorder(Watcher):
             code, offset = edge.code, edge.offset
             by_number[edge.number] = first
             for kept in edge.kept or ():
-                if kept.__class__ is _ndarray:
+                if kept.__class__ in ARRAYS:
                     saved += kept.nbytes
                 elif kept is not None and kept.__class__ is not Spec:
                     saved += sum([array.nbytes for array in arrays_in(kept)])
@@ -148,6 +149,8 @@ class Recorder(Watcher):
                 measure = self.measures.take(array, show)
             entries.append((op, OP, None, given, attrs, array.shape, array.dtype, code, offset, call, number,
                             saved, size, out, measure))  # fmt: skip
+            if array.__class__ in BACKENDS:
+                self.devices[len(entries) - 1] = device_of(array)
             saved = 0
             out += 1
         self.events.append(("f", first) if out == 1 else ("f", first, out))
@@ -185,6 +188,8 @@ class Recorder(Watcher):
         measure = self.measures.take(array, chosen or array.size <= self._small)
         at = self._add(shown, kind, name, gathered or (), array.shape, array.dtype, None, 0, array.nbytes, measure)
         self._now.note(array, at)
+        if array.__class__ in BACKENDS:
+            self.devices[at] = device_of(array)
         return at
 
     def _add(
@@ -258,7 +263,7 @@ class Recorder(Watcher):
                 if len(self.entries) >= self.limit:
                     return
                 first = self._of_graph(node, 0, None)
-            if given.__class__ is _ndarray:
+            if given.__class__ in ARRAYS:
                 show = given.size <= self._small or first in self._picked
                 self.grads[first] = self.measures.take(given, show)
                 self.events.append(("b", first))
@@ -272,7 +277,7 @@ class Recorder(Watcher):
                 self.events.append(("b", first))
         now = self._now
         for g in made:
-            if g.__class__ is _ndarray:
+            if g.__class__ in ARRAYS:
                 now.note(g, -1)
         self.memory.append(now.bytes)
         # A leaf that an op reads twice gets both gradients at once.
@@ -297,7 +302,7 @@ class Recorder(Watcher):
 
     def _gradient(self, at: int, g: Any) -> None:
         array = g
-        if g.__class__ is not _ndarray:
+        if g.__class__ not in ARRAYS:
             if g.__class__ is Rows:
                 parts = [p.values for p in g.parts]
                 array = np.concatenate([p.reshape(-1) for p in parts]) if parts else np.zeros(0, g.dtype)

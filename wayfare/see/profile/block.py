@@ -78,7 +78,7 @@ class Profile:
 
     @property
     def peak_bytes(self) -> int:
-        """The most memory in use at one time, of arrays that ops and gradient rules made in the block."""
+        """The most memory in use at one time, of arrays on the CPU that ops and gradient rules made in the block."""
         memory = self._ended().memory
         return 0 if memory is None else memory.peak
 
@@ -93,6 +93,23 @@ class Profile:
         """(seconds since the beginning, bytes in use), a thousand points at most, the highest of each stretch."""
         memory = self._ended().memory
         return [] if memory is None else memory.curve.points()
+
+    @property
+    def device_seconds(self) -> float:
+        """How long the GPU worked, by events around ops; 0 without one."""
+        return self._ended().device.seconds
+
+    @property
+    def device_peak_bytes(self) -> int:
+        """`peak_bytes` on the GPU, which it does not count."""
+        memory = self._ended().device_memory
+        return 0 if memory is None else memory.peak
+
+    @property
+    def device_alive_at_peak(self) -> list[Alive]:
+        """What was in use on the GPU then, as in `alive_at_peak`."""
+        memory = self._ended().device_memory
+        return [] if memory is None else sorted(memory.at_peak, key=lambda a: -a.bytes)
 
     @property
     def compiled(self) -> list[CompiledCost]:
@@ -154,7 +171,9 @@ class Profile:
     def picture(self) -> str:
         """Memory over time, drawn in blocks for 80 columns."""
         watch = self._ended()
-        return "" if watch.memory is None else tables.picture(watch.memory, watch.seconds)
+        found = [(watch.memory, "memory"), (watch.device_memory, "GPU memory")]
+        drawn = [tables.picture(memory, watch.seconds, what) for memory, what in found if memory is not None]
+        return "\n\n".join(filter(None, drawn))
 
     def __str__(self) -> str:
         return tables.summary(self)

@@ -43,13 +43,16 @@ class Comparison:
         raise ArgumentError(f"compare: there is no row {way!r}", fix=f"There are {[row.way for row in self.rows]}.")
 
     def __str__(self) -> str:
-        table = Table(box=SIMPLE_HEAD, title=f"{self.name}, {counted(self.batches, 'batch')}", title_justify="left")
-        for title in ("way", "time/iter", "× eager", "peak memory", "kernels", "retraces"):
+        title = f"{self.name}, {counted(self.batches, 'batch')}"
+        table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title=title, title_justify="left")
+        on_gpu = any(row.device_seconds for row in self.rows)
+        memory = ("GPU", "GPU memory", "graphs") if on_gpu else ("peak memory",)
+        for title in ("way", "time/iter", "× eager", *memory, "kernels", "retraces"):
             table.add_column(title, justify="left" if title == "way" else "right", no_wrap=True)
         for row in self.rows:
             table.add_row(
                 row.way, time_text(row.seconds), f"{row.seconds / self.rows[0].seconds:.2f}",
-                bytes_text(row.peak_bytes),
+                *(_on_gpu(row) if on_gpu else [bytes_text(row.peak_bytes)]),
                 f"{row.kernels:.0f}" if row.way != TORCH else "",
                 str(row.retraces) if row.way == STATIC else "",
             )  # fmt: skip
@@ -101,6 +104,13 @@ def compare(
         return Comparison(_name(function), len(given), [run.row() for run in runs], _shapes(given))
     finally:
         before.restore()
+
+
+def _on_gpu(row: Row) -> list[str]:
+    """The cells of a row that are about a GPU."""
+    if row.way == TORCH:
+        return ["", "", ""]
+    return [time_text(row.device_seconds), bytes_text(row.device_peak_bytes), f"{row.graphs:.0f}"]
 
 
 def _as_tuples(batches: Iterable[Any]) -> list[tuple[Any, ...]]:

@@ -17,8 +17,8 @@ class Place:
     """All calls of one thing on one line, inside one module. Times are without those of what ran inside."""
 
     __slots__ = (
-        "backward_bytes", "backward_calls", "backward_seconds", "bytes", "calls", "code", "flops", "kind", "known",
-        "module", "name", "offset", "seconds",
+        "backward_bytes", "backward_calls", "backward_device_seconds", "backward_seconds", "bytes", "calls", "code",
+        "device_seconds", "flops", "kind", "known", "module", "name", "offset", "seconds",
     )  # fmt: skip
 
     def __init__(self, name: str, kind: str, code: CodeType | None, offset: int, module: Any) -> None:
@@ -29,6 +29,7 @@ class Place:
         self.module = module
         self.calls = self.backward_calls = 0
         self.seconds = self.backward_seconds = 0.0
+        self.device_seconds = self.backward_device_seconds = 0.0
         self.flops = 0
         self.bytes = self.backward_bytes = 0
         # FLOPs by shapes, so that a rule is asked once.
@@ -56,6 +57,7 @@ class Cost:
     share: float = 0.0
     text: str = ""  # the source of a line, the class of a module
     total_seconds: float = 0.0  # of a module: with its submodules, forward only
+    device_seconds: float = 0.0  # that a GPU worked, forward and backward
 
     def add(self, place: Place) -> None:
         """Add a place."""
@@ -64,6 +66,7 @@ class Cost:
         self.forward_seconds += place.seconds
         self.backward_seconds += place.backward_seconds
         self.seconds += place.seconds + place.backward_seconds
+        self.device_seconds += place.device_seconds + place.backward_device_seconds
         self.flops += place.flops
         self.bytes += place.bytes + place.backward_bytes
 

@@ -36,6 +36,9 @@ def piece(p: Profile) -> Markup:
     if p.peak_bytes:
         parts.append(tag("section", tag("h2", "Memory over time"), memory_over_time(p)))
         parts.append(tag("section", tag("h2", "In use at the highest point"), alive_sheet(p.alive_at_peak, _ROWS)))
+    if p.device_peak_bytes:
+        found = alive_sheet(p.device_alive_at_peak, _ROWS)
+        parts.append(tag("section", tag("h2", "In use on the GPU at its highest point"), found))
     for by, title in _TITLES.items():
         rows = p.rows(by)
         if rows and not (by == "module" and len(rows) <= 2):
@@ -69,7 +72,7 @@ def memory_curve(
 
 def cost_sheet(by: str, rows: list[Cost], most: int) -> Markup:
     """The first rows as a table, and the rest as one row."""
-    columns = [title for title in tables.COLUMNS[by] if title != "share"]
+    columns = [title for title in tables.columns_of(by, rows) if title != "share"]
     shown = []
     for cost in tables.shortened(rows, most):
         about = tag("small", f" {cost.text}") if cost.text not in ("", cost.name) else None

@@ -10,6 +10,7 @@ import numpy as np
 
 import wayfare as wf
 from wayfare.compiler.captures.reach import reach
+from wayfare.core.device import copied
 from wayfare.core.structure_epoch import structure_changed
 from wayfare.core.tensor import Tensor
 from wayfare.core.write_clock import note_write
@@ -90,10 +91,10 @@ class _TensorState:
     def __init__(self, tensor: Tensor) -> None:
         self._tensor = tensor
         self._array = tensor._array
-        self._values = np.array(tensor._array)
+        self._values = copied(tensor._array)
         self._grad = tensor._grad
         grad = None if self._grad is None else tensor.grad
-        self._grad_values = None if grad is None else np.array(grad._array)
+        self._grad_values = None if grad is None else copied(grad._array)
 
     def restore(self) -> None:
         """Put both back, in place where they have changed."""
@@ -145,7 +146,10 @@ def _option(value: Any) -> Any:
 
 
 def _write_back(array: Any, values: Any) -> None:
-    if array.tobytes() != values.tobytes():
+    if array.__class__ is not np.ndarray:  # whether it has changed is a value, which would be waited for
+        array[...] = values
+        note_write(array)
+    elif array.tobytes() != values.tobytes():
         np.copyto(array, values)
         note_write(array)
 

@@ -12,20 +12,19 @@ from itertools import islice
 from time import perf_counter
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from wayfare.core.buffer_pool import Lease, owns_memory
 from wayfare.core.callsite import user_frame
+from wayfare.core.device import ARRAYS, BACKENDS
 from wayfare.core.mode import Watcher, executor
 from wayfare.core.node import Node
 from wayfare.core.op import Op
 from wayfare.core.write_clock import owner_of
 from wayfare.nn import Module
 from wayfare.see.profile.costs import Place
+from wayfare.see.profile.device_time import DeviceTime, Span
 from wayfare.see.profile.memory import Memory
 from wayfare.see.profile.others import Others
 
-_ndarray = np.ndarray
 # Nodes whose place is remembered for their gradient rule, shapes whose FLOPs are, and modules known by identity.
 _NODES, _SHAPES, _MODULES = 1 << 18, 1 << 10, 1 << 12
 
@@ -56,10 +55,11 @@ Event: TypeAlias = tuple[Place | ModuleCalls, float, float, bool, int]
 class _Frame:
     """Something that runs."""
 
-    __slots__ = ("backward", "inside", "start", "what")
+    __slots__ = ("backward", "inside", "span", "start", "what")
 
-    def __init__(self, what: Any, start: float, backward: bool) -> None:
+    def __init__(self, what: Any, start: float, backward: bool, span: Span | None) -> None:
         self.what = what
+        self.span = span  # what a device does for it
         self.start = start
         self.inside = 0.0  # seconds of what ran inside it
         self.backward = backward
@@ -73,6 +73,8 @@ class Stopwatch(Watcher):
         self.modules: dict[Any, ModuleCalls] = {}
         self.others = Others()
         self.memory = Memory() if memory else None
+        self.device_memory = Memory() if memory else None
+        self.device = DeviceTime(events)
         self.events: list[Event] = []
         self.left_out = 0  # events beyond the limit
         self.own = 0.0
@@ -80,6 +82,7 @@ class Stopwatch(Watcher):
         self.seconds = 0.0
         self._limit = events
         self._stack: list[_Frame] = []
+        self._span: Span | None = None  # of what was closed last
         self._in_modules: list[tuple[Any, ModuleCalls, float]] = []
         # Line and module of the groups of calls that run: one inside another where a batch runs a batch.
         self._groups: list[tuple[Any, int, ModuleCalls | None]] = []
@@ -95,8 +98,10 @@ class Stopwatch(Watcher):
     def stop(self) -> None:
         """Stop the clock."""
         self.seconds = self._now()
-        if self.memory is not None:
-            self.memory.close()
+        self.device.close()
+        for memory in (self.memory, self.device_memory):
+            if memory is not None:
+                memory.close()
         self._stack.clear()
         self._in_modules.clear()
         self._place_of.clear()
@@ -120,12 +125,15 @@ class Stopwatch(Watcher):
                 backward = self.others.starts(what) or backward
                 if what.__class__ is list:
                     self._groups.append(self._group(what[0]))
-        stack.append(_Frame(what, entered - self.began - self.own, backward))
+        now = entered - self.began - self.own
+        span = self.device.begin(stack[-1].span if stack else None, now) if BACKENDS else None
+        stack.append(_Frame(what, now, backward, span))
         self.own += perf_counter() - entered
 
     def _close(self, what: Any, now: float) -> tuple[float, float, float, bool]:
         """Take what ends from the stack: when it began, how long it took with and without what ran inside it."""
         stack = self._stack
+        self._span = None
         if stack and stack[-1].what is what:
             frame = stack.pop()
         else:
@@ -141,6 +149,7 @@ class Stopwatch(Watcher):
         seconds = now - frame.start
         if stack:
             stack[-1].inside += seconds
+        self._span = frame.span
         return frame.start, seconds, max(seconds - frame.inside, 0.0), frame.backward
 
     def ran(self, op: Any, inputs: tuple[Any, ...], outputs: tuple[Any, ...], attrs: dict[str, Any]) -> None:
@@ -164,6 +173,8 @@ class Stopwatch(Watcher):
             place = self.places[key] = Place(op.name, "op", code, offset, module)
         if node is not None:
             self._remember(node, place)
+        if self._span is not None and any([t._array.__class__ in BACKENDS for t in (*inputs, *outputs)]):
+            self.device.end(self._span, place, backward)
         made = self._made(op, inputs, outputs, place)
         if backward:
             place.backward_calls += 1
@@ -186,9 +197,7 @@ class Stopwatch(Watcher):
 
     def _made(self, op: Any, inputs: tuple[Any, ...], outputs: tuple[Any, ...], place: Place) -> int:
         """The bytes of new arrays among the outputs."""
-        memory = self.memory
-        if memory is not None:
-            memory.drain()
+        self._drain()
         made = 0
         for t in outputs:
             array = t._array
@@ -200,9 +209,18 @@ class Stopwatch(Watcher):
                 if any([owner_of(x._array) is array for x in inputs]):
                     continue
             made += array.nbytes
-            if memory is not None:
-                memory.hold(array, place)
+            self._hold(array, place)
         return made
+
+    def _drain(self) -> None:
+        if self.memory is not None and self.device_memory is not None:
+            self.memory.drain()
+            self.device_memory.drain()
+
+    def _hold(self, array: Any, place: Place) -> None:
+        memory = self.device_memory if array.__class__ in BACKENDS else self.memory
+        if memory is not None:
+            memory.hold(array, place)
 
     def stepped(self, node: Any, given: Any, made: Any) -> None:
         """A gradient rule has run."""
@@ -217,18 +235,17 @@ class Stopwatch(Watcher):
                 place = self.places[key] = Place(node.op.name, "op", code, offset, None)
         place.backward_calls += 1
         place.backward_seconds += seconds
-        memory = self.memory
-        if memory is not None:
-            memory.drain()
+        if self._span is not None and any([g.__class__ in BACKENDS for g in made]):
+            self.device.end(self._span, place, True)
+        self._drain()
         for g in made:
-            if g.__class__ is _ndarray and g is not given:
+            if g.__class__ in ARRAYS and g is not given:
                 if not owns_memory(g):
                     g = owner_of(g)
                     if _shown(g, given) or _shown(g, node.kept):
                         continue
                 place.backward_bytes += g.nbytes
-                if memory is not None:
-                    memory.hold(g, place)
+                self._hold(g, place)
         self._event(place, start, whole, True)
         self.own += perf_counter() - entered
 
@@ -254,10 +271,12 @@ class Stopwatch(Watcher):
                 place.seconds += part
                 place.calls += not nested
             if number == 0:
+                if self._span is not None and self._span.has_worked:
+                    self.device.end(self._span, place, backward)
                 if self.memory is not None:
-                    self.memory.drain()
+                    self._drain()
                     for array in self.others.gradients(what):
-                        self.memory.hold(array, place)
+                        self._hold(array, place)
                 self._event(place, start, whole, backward)
         self.own += perf_counter() - entered
 
@@ -347,11 +366,13 @@ class Stopwatch(Watcher):
                 del places[number]
 
     def _event(self, what: Place | ModuleCalls, start: float, seconds: float, backward: bool) -> None:
-        memory = self.memory
+        memory, on_device = self.memory, self.device_memory
         now = 0
-        if memory is not None:
+        if memory is not None and on_device is not None:
             now = memory.now
             memory.mark(start + seconds)
+            if on_device.now or on_device.peak:
+                on_device.mark(start + seconds)
         if len(self.events) < self._limit:
             self.events.append((what, start, seconds, backward, now))
         else:
@@ -367,4 +388,4 @@ def _line() -> tuple[Any, int]:
 def _shown(owner: Any, values: Any) -> bool:
     """Does one of these show the memory of this array?"""
     several = values if values.__class__ is tuple else (values,)
-    return any([v.__class__ is _ndarray and owner_of(v) is owner for v in several])
+    return any([v.__class__ in ARRAYS and owner_of(v) is owner for v in several])

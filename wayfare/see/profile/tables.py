@@ -29,17 +29,28 @@ COLUMNS = {
     "kernel": ("calls", "time", "share"),
     "group": ("calls", "time", "share"),
 }
+_GPU = "GPU"  # a column where a GPU has worked
 FIRST = {"op": "op", "line": "line", "module": "module", "kernel": "compiled function", "group": "batched call"}
+
+
+def columns_of(by: str, rows: list[Cost]) -> tuple[str, ...]:
+    """The columns of a table after its first."""
+    columns = COLUMNS[by]
+    if not any(row.device_seconds for row in rows):
+        return columns
+    at = columns.index("share") if "share" in columns else len(columns)
+    return (*columns[:at], _GPU, *columns[at:])
 
 
 def table(by: str, rows: list[Cost], top: int) -> str:
     """The first rows as a table, and the rest as one row."""
     made = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, width=WIDTH)
     made.add_column(FIRST[by], no_wrap=True, overflow="ellipsis", ratio=1)
-    for title in COLUMNS[by]:
+    columns = columns_of(by, rows)
+    for title in columns:
         made.add_column(title, justify="right", no_wrap=True)
     for row in shortened(rows, top):
-        made.add_row(_name(by, row), *[cell(title, row) for title in COLUMNS[by]])
+        made.add_row(_name(by, row), *[cell(title, row) for title in columns])
     return render(made)
 
 
@@ -61,7 +72,7 @@ def cell(title: str, row: Cost) -> str:
     if title == "made":
         return bytes_text(row.bytes) if row.bytes else ""
     seconds = {"forward": row.forward_seconds, "backward": row.backward_seconds, "time": row.seconds,
-               "with inner": row.total_seconds}[title]  # fmt: skip
+               "with inner": row.total_seconds, _GPU: row.device_seconds}[title]  # fmt: skip
     return time_text(seconds) if seconds else ""
 
 
@@ -77,7 +88,8 @@ def shortened(rows: list[Cost], most: int) -> list[Cost]:
     if not rest:
         return rows
     made = Cost(f"{len(rest)} more", "rest")
-    for name in ("calls", "seconds", "forward_seconds", "backward_seconds", "flops", "bytes", "share"):
+    for name in ("calls", "seconds", "forward_seconds", "backward_seconds", "flops", "bytes", "share",
+                 "device_seconds"):  # fmt: skip
         setattr(made, name, sum(getattr(row, name) for row in rest))
     return [*rows[:most], made]
 
@@ -96,8 +108,14 @@ def headline(p: Profile) -> list[str]:
     order = ("ops", "gradients", "compiled", "batching", "optimiser", "waiting", "outside")
     parts = [f"{name} {share_text(by_kind[name] / whole)}" for name in order if by_kind.get(name)]
     share = p.own_seconds / p.seconds if p.seconds else 0.0
+    gpu = []
+    if p.device_seconds:
+        busy = share_text(p.device_seconds / p.seconds if p.seconds else 0.0)
+        gpu.append(f"The GPU worked {time_text(p.device_seconds)} of it ({busy}), with at most "
+                   f"{bytes_text(p.device_peak_bytes)} of memory.")  # fmt: skip
     return [
         f"{time_text(p.seconds)}: " + ", ".join(parts),
+        *gpu,
         f"Profiling cost about {share_text(share)} on top, which is left out here.",
     ]
 
@@ -113,8 +131,8 @@ def summary(p: Profile) -> str:
     parts += [f"{cost.name} (compiled): {compiled_text(cost)}" for cost in p.compiled]
     if p.batching.sessions:
         parts.append(batching_text(p.batching) + "\n\n" + table("group", p.rows("group"), _SUMMARY_ROWS))
-    if p.peak_bytes:
-        parts.append(p.picture() + "\n" + alive_text(p.alive_at_peak))
+    if p.peak_bytes or p.device_peak_bytes:
+        parts.append(p.picture() + "\n" + alive_text(p.device_alive_at_peak or p.alive_at_peak))
     if p.left_out:
         parts.append(f"The trace has the first events only: {p.left_out} more are counted above.")
     return "\n\n".join(part for part in parts if part)
@@ -140,14 +158,14 @@ def batching_text(cost: BatchingCost) -> str:
     )
 
 
-def picture(memory: Memory, seconds: float) -> str:
+def picture(memory: Memory, seconds: float, what: str = "memory") -> str:
     """Memory over time in blocks, the highest of each column."""
     if not memory.peak:
         return ""
     scale = _HEIGHT * 8 / memory.peak
     heights = [min(round(size * scale), _HEIGHT * 8) for size in in_columns(memory.curve.points(), WIDTH, seconds)]
     lines = ["".join([_BLOCKS[max(0, min(8, h - 8 * row))] for h in heights]) for row in range(_HEIGHT - 1, -1, -1)]
-    title = f"memory: at most {bytes_text(memory.peak)} at {time_text(memory.peak_at)}"
+    title = f"{what}: at most {bytes_text(memory.peak)} at {time_text(memory.peak_at)}"
     end = time_text(seconds)
     return "\n".join([title, *[line.rstrip() for line in lines], "0" + end.rjust(WIDTH - 1)])
 

@@ -27,7 +27,7 @@ def cells(found: Comparison) -> list[tuple[str, list[list[str]]]]:
     eager = found[EAGER]
     return [
         ("training time", [_time(row, eager) for row in rows]),
-        ("memory", [[f"{bytes_text(row.peak_bytes)} at most"] for row in rows]),
+        ("memory", [_memory(row) for row in rows]),
         ("flexibility", [_flexibility(row, found.shapes) for row in rows]),
     ]
 
@@ -40,7 +40,16 @@ def _time(row: Row, eager: Row) -> list[str]:
     lines = [f"{time_text(row.seconds)} a step"]
     if row is not eager:
         lines.append(f"{eager.seconds / row.seconds:.2f}× eager's speed")
+    if row.device_seconds:
+        lines.append(f"the GPU works {time_text(row.device_seconds)}")
     lines.append(f"first {time_text(row.first_seconds)}")
+    return lines
+
+
+def _memory(row: Row) -> list[str]:
+    lines = [f"{bytes_text(row.peak_bytes)} at most"]
+    if row.device_seconds:
+        lines.append(f"{bytes_text(row.device_peak_bytes)} on the GPU")
     return lines
 
 

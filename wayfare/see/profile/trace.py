@@ -11,7 +11,7 @@ from wayfare.distributed.process_group import get_rank, get_world_size, is_initi
 from wayfare.see.profile.costs import Place
 from wayfare.see.profile.stopwatch import Event, ModuleCalls, Stopwatch
 
-_PID, _TID = 1, 1
+_PID, _TID, _GPU = 1, 1, 2
 
 
 def text(watch: Stopwatch) -> Iterator[str]:
@@ -29,6 +29,7 @@ def text(watch: Stopwatch) -> Iterator[str]:
     # What begins first and lasts longest comes first: it encloses the rest.
     for event in sorted(watch.events, key=lambda e: (e[1], -e[2])):
         yield ",\n" + json.dumps(_complete(event, several, known))
+    yield from _of_device(watch, known)
     last = None
     for _, start, seconds, _, memory in watch.events if watch.memory is not None else ():
         if memory != last:
@@ -36,6 +37,24 @@ def text(watch: Stopwatch) -> Iterator[str]:
             yield ",\n" + json.dumps({"name": "memory", "ph": "C", "pid": _PID, "tid": _TID,
                                       "ts": _micro(start + seconds), "args": {"bytes": memory}})  # fmt: skip
     yield "\n]}\n"
+
+
+def _of_device(watch: Stopwatch, known: dict[Place, dict[str, Any]]) -> Iterator[str]:
+    """A row of its own for what a GPU did, and a curve for its memory."""
+    if not watch.device.work:
+        return
+    about = {"ph": "M", "pid": _PID, "tid": _GPU, "name": "thread_name"}
+    yield ",\n" + json.dumps(about | {"args": {"name": "GPU"}})
+    for place, start, seconds, backward in sorted(watch.device.work, key=lambda work: (work[1], -work[2])):
+        if place not in known:
+            known[place] = _about(place)
+        name = f"{place.name} (gradient)" if backward and place.kind == "op" else place.name
+        begin = _micro(start)
+        yield ",\n" + json.dumps({"ph": "X", "pid": _PID, "tid": _GPU, "ts": begin, "name": name, "cat": "gpu",
+                                  "dur": round(_micro(start + seconds) - begin, 3), "args": known[place]})  # fmt: skip
+    for at, size in watch.device_memory.curve.points() if watch.device_memory is not None else ():
+        yield ",\n" + json.dumps({"name": "GPU memory", "ph": "C", "pid": _PID, "tid": _GPU, "ts": _micro(at),
+                                  "args": {"bytes": size}})  # fmt: skip
 
 
 def _micro(seconds: float) -> float:

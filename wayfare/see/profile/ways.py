@@ -42,6 +42,15 @@ class Row:
     python: list[str] = field(default_factory=list)  # why calls ran as plain Python
     decisions: int = 0  # lines of the step that read a value, by which a plan chooses its path
     paths: int = 0  # paths through the step that are planned
+    device_seconds: float = 0.0  # that a GPU worked
+    device_peak_bytes: int = 0  # memory of the GPU at the highest point of a step, beyond what was in use before it
+    graphs: float = 0.0  # CUDA graphs replayed
+
+
+def _finish() -> None:
+    """Wait for the GPU, if one is in use: a step has ended when its work is done."""
+    if wf.cuda.is_initialized():
+        wf.cuda.synchronize()
 
 
 class _Timed:
@@ -50,10 +59,13 @@ class _Timed:
     def __init__(self, called: Any, batches: Sequence[tuple[Any, ...]]) -> None:
         self._called, self._batches = called, batches
         self._seconds: list[float] = []
-        self._peak = 0
+        self._peak = self._device_peak = 0
+        self._device_seconds = 0.0
+        _finish()
         self._prepare()
         start = time.perf_counter()
         called(*batches[0])
+        _finish()
         self._first = time.perf_counter() - start
         for batch in batches[1:]:
             called(*batch)
@@ -73,6 +85,7 @@ class _Timed:
         called = self._called
         for batch in self._batches:
             called(*batch)
+        _finish()
 
     def round(self) -> None:
         """Time some passes over the batches."""
@@ -83,6 +96,7 @@ class _Timed:
             start = time.perf_counter()
             for batch in batches:
                 called(*batch)
+            _finish()
             spent += time.perf_counter() - start
         self._seconds.append(spent / (self._passes * len(batches)))
 
@@ -124,6 +138,22 @@ class Run(_Timed):
             wf.settings.pool_limit = limit
             if not tracing:
                 tracemalloc.stop()
+        if wf.cuda.is_initialized():
+            self._measure_device()
+
+    def _measure_device(self) -> None:
+        """The same for the memory of the GPU, and how long it works."""
+        self._before.restore_arguments()
+        for batch in self._batches:
+            wf.cuda.reset_peak_memory_stats()
+            at_start = wf.cuda.memory_allocated()
+            self._called(*batch)
+            self._device_peak = max(self._device_peak, wf.cuda.max_memory_allocated() - at_start)
+        self._prepare()
+        with wf.profile(events=0, memory=False) as found:
+            for batch in self._batches:
+                self._called(*batch)
+        self._device_seconds = found.device_seconds
 
     def _recorded(self) -> int:
         return 0 if self._compiled is None else int(self._compiled.explain().data["recorded"])
@@ -137,7 +167,7 @@ class Run(_Timed):
             self.way, statistics.median(self._seconds), self._first, self._peak, self._counts.kernels_run / count,
             self._counts.matmuls_run / count, self._counts.lists_run / count, self._recorded(),
             self._recorded() - self._warm, [entry["reason"] for entry in told.get("python", ())],
-            decisions, paths,
+            decisions, paths, self._device_seconds / count, self._device_peak, self._counts.graphs_replayed / count,
         )  # fmt: skip
 
 
@@ -182,7 +212,8 @@ class TorchRun(_Timed):
 def as_torch(value: Any) -> Any:
     """A batch for PyTorch: tensors are copied, lists, tuples and dictionaries gone through."""
     if isinstance(value, wf.Tensor):
-        return importlib.import_module("torch").from_numpy(value.detach().numpy().copy())
+        made = importlib.import_module("torch").from_numpy(value.detach().cpu().numpy().copy())
+        return made.to(str(value.device)) if value.is_cuda else made
     if isinstance(value, dict):
         return {name: as_torch(inside) for name, inside in value.items()}
     if isinstance(value, (list, tuple)):

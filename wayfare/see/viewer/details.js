@@ -93,6 +93,7 @@ class Details {
         ["attributes", run.text(run.cell("attrs", node, -1))],
         ["output", output > 0 ? `number ${output} of its op` : ""],
         ["size", bytesText(run.cell("bytes", node, NaN))],
+        ["device", run.device(node)],
         ["kept for backward", kind === OP ? bytesText(run.cell("saved", node, NaN)) : ""],
         ["kernel", plans ? plans.kernelOf(node) : ""],
         ["difference", this.app.diff ? this.app.diff.describe(node) : ""],

@@ -131,6 +131,15 @@ class Run {
     return typeText(this.text(this.cell("dtype", node, -1)));
   }
 
+  // Where a value is, if that is not the CPU.
+  device(node) {
+    if (!this.devices) {
+      const rows = Array.isArray(this.raw.devices) ? this.raw.devices : [];
+      this.devices = new Map(rows.filter(Array.isArray).map(([at, name]) => [at, this.text(name)]));
+    }
+    return this.devices.get(node) || "";
+  }
+
   shape(node) {
     const shape = this.cell("shape", node, null);
     return `${this.dtype(node)}${Array.isArray(shape) ? `[${shape.join(",")}]` : ""}`;

@@ -26,6 +26,7 @@ def run(
 ) -> None:
     """Launch a kernel on a parameter of these words. A float becomes the bits of a double."""
     COUNTERS.kernels_run += 1
+    COUNTERS.device_calls += 1
     whole = [struct.unpack("<q", struct.pack("<d", w))[0] if isinstance(w, float) else w for w in words]
     function = launcher.compile(text)[name]
     launcher.launch(function, _three(grid), _three(block), 0, (ctypes.c_int64 * len(whole))(*whole))

@@ -1,0 +1,114 @@
+"""`wf.cuda` and `wf.accelerator`: devices, streams, events and memory under PyTorch's names."""
+
+import pytest
+
+import wayfare as wf
+from tests.gpu.conftest import REAL
+from wayfare.errors import ArgumentError, OperationError, OutOfMemoryError
+
+two = pytest.mark.skipif(REAL, reason="a machine may have one GPU")
+
+
+def test_devices_and_what_they_are(cuda):
+    assert wf.cuda.is_available() and wf.cuda.device_count() >= 1 and wf.cuda.current_device() == 0
+    about = wf.cuda.get_device_properties("cuda:0")
+    assert about.name == wf.cuda.get_device_name() and (about.major, about.minor) == wf.cuda.get_device_capability(0)
+    assert about.total_memory > 0 and about.multi_processor_count > 0 and about.shared_memory_per_block >= 49152
+    assert wf.cuda.get_arch_list()[0].startswith("sm_") and wf.cuda.is_bf16_supported()
+    assert wf.cuda.can_device_access_peer(0, 0)
+    with pytest.raises(OperationError, match="'cpu' is no GPU"):
+        wf.cuda.get_device_name("cpu")
+
+
+@two
+def test_the_current_device(cuda):
+    with wf.cuda.device(1) as inside:
+        assert wf.cuda.current_device() == inside.idx == 1 and wf.ones(1, device="cuda").get_device() == 1
+        with wf.cuda.device(None), wf.cuda.device_of(wf.ones(1)):
+            assert wf.cuda.current_device() == 1
+        with wf.cuda.device_of(wf.ones(1, device="cuda:0")):
+            assert wf.cuda.current_device() == 0
+    with wf.accelerator.device_index(1), wf.accelerator.device_index(None):
+        assert wf.accelerator.current_device_index() == 1
+    wf.cuda.set_device("cuda:1")
+    assert wf.accelerator.current_device_idx() == 1
+    wf.accelerator.set_device_idx(0)
+    assert wf.cuda.current_device() == 0
+
+
+@two
+def test_memory_belongs_to_a_device(cuda):
+    wf.cuda.reset_peak_memory_stats(1)
+    before = [wf.cuda.memory_allocated(number) for number in (0, 1)]
+    x = wf.zeros(1000, device="cuda:1")
+    assert [wf.cuda.memory_allocated(number) - was for number, was in zip((0, 1), before, strict=True)] == [0, 4000]
+    del x
+    assert wf.cuda.max_memory_allocated(1) >= before[1] + 4000
+    stats = wf.cuda.memory_stats(1)
+    assert stats["allocated_bytes.all.peak"] >= 4000 and stats["allocated_bytes.all.current"] == before[1]
+    assert wf.accelerator.memory_stats(1) == stats and "of the GPU" in wf.cuda.memory_summary(1)
+
+
+def test_a_part_of_the_memory(cuda, counts):
+    assert wf.cuda.get_per_process_memory_fraction() == 1.0
+    wf.cuda.set_per_process_memory_fraction(1e-6)
+    try:
+        assert 0 < wf.cuda.get_per_process_memory_fraction() <= 1e-6
+        with pytest.raises(OutOfMemoryError):
+            wf.zeros(1000, device="cuda")
+    finally:
+        cuda.xp.get_default_memory_pool().set_limit(size=None)
+    with pytest.raises(ArgumentError, match="fraction must be from 0 to 1, not 2"):
+        wf.cuda.set_per_process_memory_fraction(2)
+
+
+def test_streams_and_events(cuda):
+    assert wf.cuda.current_stream() == wf.cuda.default_stream() and not wf.cuda.is_current_stream_capturing()
+    side, start, end = wf.cuda.Stream(priority=-1), wf.cuda.Event(enable_timing=True), wf.cuda.Event(enable_timing=True)
+    assert side.device == wf.device("cuda:0") and side.priority == -1 and "cuda:0" in repr(side)
+    x = wf.ones(100, device="cuda")
+    side.wait_stream(wf.cuda.current_stream())
+    with wf.cuda.stream(side), wf.cuda.stream(None):
+        assert wf.cuda.current_stream() == side
+        start.record()
+        y = x * 2
+        end.record()
+    assert wf.cuda.current_stream() != side
+    with side:
+        assert wf.cuda.current_stream() == side
+    wf.cuda.current_stream().wait_event(end)
+    end.synchronize()
+    assert end.query() and side.query() and start.elapsed_time(end) >= 0 and y.sum().item() == 200.0
+    with pytest.raises(OperationError, match="enable_timing=True"):
+        start.elapsed_time(wf.cuda.Event())
+    wf.cuda.set_stream(side)
+    assert wf.accelerator.current_stream() == side
+    wf.accelerator.set_stream(wf.cuda.default_stream())
+    assert wf.cuda.ExternalStream(side.cuda_stream) == wf.cuda.get_stream_from_external(side.cuda_stream) == side
+
+
+def test_the_generator_under_names_for_all_devices(cuda):
+    states = wf.cuda.get_rng_state_all()
+    a = wf.rand(3, device="cuda")
+    wf.cuda.set_rng_state_all(states)
+    assert wf.equal(a, wf.rand(3, device="cuda"))
+
+
+def test_the_accelerator(cuda):
+    assert wf.accelerator.current_accelerator() == wf.device("cuda") and wf.accelerator.is_available()
+    assert wf.bfloat16 in wf.accelerator.get_device_capability()["supported_dtypes"]
+    assert wf.accelerator.get_memory_info() == wf.cuda.mem_get_info() and wf.accelerator.empty_host_cache() is None
+    assert wf.accelerator.max_memory_reserved() >= wf.accelerator.memory_allocated()
+
+
+def test_names_that_are_left_out_say_what_to_use():
+    for name, advice in (("CUDAGraph", "wf.compile"), ("memory_snapshot", "wf.debug.leaks"), ("nvtx", "wf.profile")):
+        with pytest.raises(AttributeError, match=advice):
+            getattr(wf.cuda, name)
+
+
+def test_without_cuda_nothing_is_started():
+    if wf.cuda.is_initialized():
+        pytest.skip("CUDA is in use in this process")
+    assert wf.cuda.memory_allocated() == 0 and wf.cuda.memory_stats() == {} and wf.cuda.empty_cache() is None
+    assert wf.cuda.memory_summary() == "CUDA was not used so far." and not wf.cuda.is_initialized()
