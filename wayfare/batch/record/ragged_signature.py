@@ -2,8 +2,8 @@
 
 Two signatures are compared: where one has the length 2 and the other one 3, both have *the length*. What is equal in
 both is the same for all calls. Each op must have a rule that runs rows of all lengths (`Op.ragged`). Calls of one
-ragged signature are scheduled as if they had one signature, and run as one group (`run/ragged_group.py`). The length may
-also be the second dimension, if the first is 1: a batch of one.
+ragged signature are scheduled as if they had one signature, and run as one group (`run/ragged_group.py`). The length
+may also be the second dimension, if the first is 1: a batch of one.
 """
 
 from __future__ import annotations
