@@ -361,6 +361,71 @@ def test_random_programs(seed):
     compare(random_function(chance), examples, [*W.parameters(), VECTOR], leaves, weights)
 
 
+def test_some_examples_need_a_gradient():
+    def f(x):
+        rows = [row.tanh() for row in x * 2]
+        h = wf.stack(rows).sin()
+        return (h.softmax(0) * x).sum(0), h @ h[0]
+
+    examples = ragged()
+    leaves = [t.requires_grad_() for t in examples[::2]]
+    compare(f, examples, (), leaves)
+
+
+def test_values_that_two_calls_read():
+    def f(x):
+        h = W(x)
+        return (h * h).sum(0) + (h + x).mean(0) - h.logsumexp(0)
+
+    leaves = [t.requires_grad_() for t in ragged()]
+    compare(f, leaves, W.parameters(), leaves, weights=[1.0, 1.0, 0.0])
+
+
+@pytest.mark.parametrize("mode", [wf.no_grad, wf.inference_mode])
+def test_without_gradients(mode):
+    with mode():
+        stats = compare(lambda x: (W(x).tanh().softmax(0) * x).sum(0), ragged())
+    assert {k.groups for k in stats.kinds} == {1}
+
+
+def test_under_autocast():
+    examples = [t.float() for t in ragged()]
+    single = nn.Linear(WIDTH, WIDTH)
+
+    def f(x):
+        with wf.autocast("cpu", dtype=wf.bfloat16):
+            return (single(x).softmax(0) * single(x)).sum(0)
+
+    made, right = wf.map(f, examples), [f(x) for x in examples]
+    for mine, its in zip(made, right, strict=True):
+        assert mine.dtype == its.dtype and mine.shape == its.shape
+        np.testing.assert_allclose(mine.detach().float().numpy(), its.detach().float().numpy(), rtol=0.05, atol=0.02)
+
+
+def test_backward_through_one_result_after_the_other():
+    leaves = [t.requires_grad_() for t in ragged()]
+    found = []
+    for run in (lambda f, xs: [f(x) for x in xs], wf.map):
+        W.weight.grad = None
+        for t in leaves:
+            t.grad = None
+        for out in run(lambda x: (W(x).tanh() * x).sum(), leaves):
+            out.backward()
+        found.append([t.grad.clone() for t in (*leaves, W.weight)])
+    for mine, right in zip(*found, strict=True):
+        np.testing.assert_allclose(mine.numpy(), right.numpy(), rtol=1e-9, atol=1e-11)
+
+
+def test_a_weight_written_after_the_map_is_an_error_as_in_the_loop():
+    leaves = [t.requires_grad_() for t in ragged()]
+    layer_ = layer()
+    made = wf.map(lambda x: layer_(x).tanh().sum(0), leaves)
+    with wf.no_grad():
+        layer_.weight += 1.0
+    with pytest.raises(RuntimeError, match="modified by an in-place operation"):
+        sum([t.sum() for t in made]).backward()
+
+
 # -- attention ---------------------------------------------------------------------------------------------------------
 
 

@@ -275,7 +275,7 @@ class Session(PendingCalls):
         for t in signature.shared:
             self.ownership.share(t)
         if extra is None:
-            self.families.join(signature)
+            self.ragged_signatures.join(signature)
         return signature
 
     def _run_now(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:

@@ -1,7 +1,7 @@
 /* Loops over the pending calls of `wf.map`: which must run, and in which groups. See wayfare/batch/run/call_loops.py, which does the same in Python. */
 
 static PyTypeObject *StepsType, *StackCallsType, *SignatureType;
-static Py_ssize_t FAMILY;
+static Py_ssize_t RAGGED;
 static PyObject *EMPTY, *NEEDED, *sDONE;
 
 /* A table from addresses to small numbers. */
@@ -42,12 +42,12 @@ static int are_calls_from(PyObject *calls, Py_ssize_t begin) {
 
 static int are_calls(PyObject *calls) { return are_calls_from(calls, 0); }
 
-/* What a call is scheduled by: the family of its signature, if that has one, else the signature; borrowed. */
+/* What a call is scheduled by: the ragged signature that its own is part of, if there is one, else its own; borrowed. */
 static inline void *kind_of(PyObject *call) {
     PyObject *signature = AT(call, C.signature);
     if (Py_TYPE(signature) != SignatureType) return signature;
-    PyObject *family = AT(signature, FAMILY);
-    return family == NULL || family == Py_None ? signature : family;
+    PyObject *ragged = AT(signature, RAGGED);
+    return ragged == NULL || ragged == Py_None ? signature : ragged;
 }
 
 static inline Py_ssize_t inputs_of(PyObject *call) { return PySequence_Fast_GET_SIZE(AT(call, C.inputs)); }
@@ -398,6 +398,6 @@ static PyObject *set_up_loops(PyObject *self, PyObject *args) {
     NEEDED = PyLong_FromLong(1L << 30);  /* no depth is this object */
     sDONE = PyUnicode_InternFromString("done");
     if (EMPTY == NULL || NEEDED == NULL || sDONE == NULL || slots_of_calls() < 0) return NULL;
-    if ((FAMILY = slot_of(SignatureType, "family")) < 0) return NULL;
+    if ((RAGGED = slot_of(SignatureType, "ragged")) < 0) return NULL;
     Py_RETURN_NONE;
 }

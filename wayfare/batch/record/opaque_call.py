@@ -89,7 +89,7 @@ class OpaqueCall:
         self.over_steps: Callable[..., tuple[Tensor, ...]] | None = None
         self.holds: Callable[[], bool] = _always
         self._batched_forms: dict[Any, Any] = {}
-        # What its ops are, as `ragged_family.py` compares them; ...: not asked yet.
+        # What its ops are, as `ragged_signature.py` compares them; ...: not asked yet.
         self.program: Any = ...
         # How groups of calls run natively (`run/row_plan.py`).
         self.row_plans: dict[Any, Any] = {}
@@ -314,7 +314,7 @@ def find_opaque_call(
     signature.shared = (*signature.shared, *opaque.captured)
     for t in signature.shared:
         session.ownership.share(t)
-    session.families.join(signature)
+    session.ragged_signatures.join(signature)
     return signature
 
 

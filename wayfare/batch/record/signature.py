@@ -34,8 +34,8 @@ class Signature:
     """Calls that can run together. There is one object for each key of a session."""
 
     __slots__ = (
-        "attrs", "carries", "checks_values", "differentiable", "family", "grad", "groups", "inference", "joins",
-        "key", "largest", "length", "memory", "name", "nodes", "outs", "over_steps", "pattern", "pending_bytes",
+        "attrs", "carries", "checks_values", "differentiable", "grad", "groups", "inference", "joins", "key",
+        "largest", "length", "memory", "name", "nodes", "outs", "over_steps", "pattern", "pending_bytes", "ragged",
         "record", "run", "session", "shared", "shared_need_grad", "target",
     )  # fmt: skip
 
@@ -69,8 +69,8 @@ class Signature:
         self.run = run
         # For a step of a recurrent cell: a function that runs many steps of many sequences (`run/chain.py`).
         self.over_steps: Callable[..., Any] | None = None
-        # Signatures that differ only in their length have a family (`ragged_family.py`), else this is None.
-        self.family: Any = None
+        # What it is part of, if others differ from it only in a length (`ragged_signature.py`); and its own length.
+        self.ragged: Any = None
         self.length = 0
         self.pending_bytes = sum(row.bytes for row in self.outs) + 1000
         self.nodes = self.groups = self.largest = 0

@@ -21,8 +21,8 @@ from wayfare.core.tensor import Tensor
 
 
 def kind_of(call: Call) -> Any:
-    """What a call is scheduled by: the family of its signature, if that has one, else the signature."""
-    return getattr(call.signature, "family", None) or call.signature
+    """What a call is scheduled by: the ragged signature that its own is part of, if there is one, else its own."""
+    return getattr(call.signature, "ragged", None) or call.signature
 
 
 def _by_depth(calls: Sequence[Call]) -> list[list[Call]]:

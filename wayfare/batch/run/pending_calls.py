@@ -19,7 +19,7 @@ from wayfare.batch.record.call import Array, Call, Value
 from wayfare.batch.record.opaque_call import run_opaque
 from wayfare.batch.record.opaque_fast_path import FastPath
 from wayfare.batch.record.ownership import Ownership
-from wayfare.batch.record.ragged_family import Families
+from wayfare.batch.record.ragged_signature import RaggedSignatures
 from wayfare.batch.record.row_copy import RowCopies
 from wayfare.batch.record.signature import OWN_LEAF, Signature
 from wayfare.batch.run.call_loops import mark_as_run, order_rows, take_needed
@@ -65,7 +65,7 @@ class PendingCalls(Interceptor):
         # Signatures that are out of date, kept for the statistics.
         self.retired: list[Signature] = []
         # Signatures that differ in a length only.
-        self.families = Families()
+        self.ragged_signatures = RaggedSignatures()
         # For signatures without rows: the values that all their calls have in common.
         self.common_results: dict[Signature, tuple[Value, ...]] = {}
         # Class of a module → (function, OpaqueInfo) if its calls may be opaque, else False.
@@ -186,7 +186,7 @@ class PendingCalls(Interceptor):
         else:
             self.retired += self.signatures.values()
             self.signatures = {}
-            self.families.clear()
+            self.ragged_signatures.clear()
             self.clear_fast_paths()
             self.common_results.clear()
 
@@ -328,9 +328,9 @@ class PendingCalls(Interceptor):
         self._groups += 1
         counted: Any = signature
         of_calls: Any = _GROUPS.get(calls.__class__, RowGroup if signature.run is run_opaque else Group)
-        if signature.family is not None and any([call.signature is not signature for call in calls]):
+        if signature.ragged is not None and any([call.signature is not signature for call in calls]):
             of_calls = RaggedStack if calls.__class__ is StackCalls else RaggedGroup
-            counted = signature.family
+            counted = signature.ragged
         group: Group = of_calls(self._groups, self.stats.rounds, signature, calls)
         grad = signature.grad
         self.set_outer_mode(grad)
@@ -408,7 +408,7 @@ class PendingCalls(Interceptor):
         """Release everything, finished or not."""
         stats = self.stats
         signatures = [*self.retired, *self.signatures.values()]
-        counted: list[Any] = [*signatures, *self.families.all]
+        counted: list[Any] = [*signatures, *self.ragged_signatures.all]
         stats.kinds = [SignatureStats(k.name, k.nodes, k.groups, k.largest) for k in counted if k.nodes]
         stats.nodes = sum([k.nodes for k in counted])
         stats.groups = sum([k.groups for k in counted])
@@ -418,7 +418,7 @@ class PendingCalls(Interceptor):
         self._waits.clear()
         for signature in signatures:
             signature.session = signature.record = None
-        self.families.clear()
+        self.ragged_signatures.clear()
         for call in self.pending:
             call.handles = call.example = None
             call.inputs = ()

@@ -1,8 +1,8 @@
 """Groups of calls that differ in the length of their first dimension: the rows of all calls lie one after another.
 
 An input or result that has the length is one array of the rows of all calls; offsets say where those of each begin.
-What calls have one of (`Family.ragged_rows` and `ragged_outs` tell) has the calls in front, as in every group. Ids are
-those of calls: a result with the length has one id and one address for all of its rows, which are contiguous.
+What calls have one of (`RaggedSignature.ragged_rows` and `ragged_outs` tell) has the calls in front, as in every group.
+Ids are those of calls: a result with the length has one id and one address for all of its rows, which are contiguous.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wayfare.batch.record.call import Array, Call, Value, row_of
-from wayfare.batch.record.ragged_family import Family
+from wayfare.batch.record.ragged_signature import RaggedSignature
 from wayfare.batch.record.signature import Signature
 from wayfare.batch.run.call_loops import rows_of
 from wayfare.batch.run.group import Group, Located, Scattered
@@ -63,20 +63,20 @@ def spread_addresses(of_values: Array, segments: Segments, row_bytes: int) -> Ar
 
 
 class RaggedGroup(Group):
-    """Calls of one family that run as one."""
+    """Calls of one ragged signature that run as one."""
 
-    __slots__ = ("family", "made", "members", "segments")
+    __slots__ = ("made", "members", "ragged", "segments")
 
     has_lengths = True
 
     def __init__(self, number: int, round_number: int, signature: Signature, calls: list[Call]) -> None:
         super().__init__(number, round_number, signature, calls)
         self.members = [call.signature for call in calls]
-        self.family: Family = signature.family
+        self.ragged: RaggedSignature = signature.ragged
         self.segments = Segments(np.array([member.length for member in self.members]))
         # For each result: where the rows of each call are; None: it has one of it.
         self.made: list[Segments | None] = []
-        for number, axis in enumerate(self.family.ragged_outs):
+        for number, axis in enumerate(self.ragged.ragged_outs):
             found = None if axis == -1 else self.segments
             if axis is FLAT:
                 found = Segments(np.array([math.prod(member.outs[number].shape) for member in self.members]))
@@ -86,7 +86,7 @@ class RaggedGroup(Group):
 
     def locate(self, segment: Segment, number: int, column: tuple[Any, ...], grad: bool) -> Located:
         """Where the rows of one input lie; those with the length are gathered."""
-        axis = self.family.ragged_rows[number]
+        axis = self.ragged.ragged_rows[number]
         if axis < 0:
             return segment.locate(column, grad)
         segments = self.segments
@@ -121,7 +121,7 @@ class RaggedGroup(Group):
     def _computed(self, segments: Segments, leaves: list[Tensor]) -> list[Tensor]:
         flags = iter(self.batched)
         several = [t is None and next(flags) for t in self.signature.pattern]
-        return self.family.run(segments, self.signature.inputs(leaves), several)
+        return self.ragged.run(segments, self.signature.inputs(leaves), several)
 
     def _register(self, segment: Segment) -> None:
         for out, row in zip(self.outputs, self.signature.outs, strict=True):
@@ -147,7 +147,7 @@ class RaggedGroup(Group):
 
     def room(self, number: int) -> tuple[int, ...]:
         """The shape of the array of one output."""
-        segments, axis = self.made[number], self.family.ragged_outs[number]
+        segments, axis = self.made[number], self.ragged.ragged_outs[number]
         if segments is None:
             return super().room(number)
         return (segments.total,) if axis is FLAT else (segments.total, *self.signature.outs[number].shape[axis + 1 :])
@@ -165,18 +165,16 @@ class RaggedGroup(Group):
 
     def leaf_part(self, number: int, leaf: Tensor, i: int) -> Tensor:
         """What the i-th call has of one input."""
-        axis = self.family.ragged_rows[number]
+        axis = self.ragged.ragged_rows[number]
         if axis < 0:
             return super().leaf_part(number, leaf, i)
         start, stop = self.segments.starts[i : i + 2].tolist()
-        part: Tensor = tensor_ops.slice(leaf, dim=0, start=start, stop=stop, step=1)
-        if axis:
-            part = tensor_ops.reshape(part, shape=(*(1,) * axis, *part.shape))
-        return part
+        part = tensor_ops.slice(leaf, dim=0, start=start, stop=stop, step=1)
+        return tensor_ops.reshape(part, shape=(*(1,) * axis, *part.shape))  # type: ignore[no-any-return]
 
     def rows_of_input(self, number: int, flags: Array) -> Array:
         """A flag for each row of one of its inputs, from flags for the calls."""
-        return flags if self.family.ragged_rows[number] < 0 else self.segments.rows_of(flags)
+        return flags if self.ragged.ragged_rows[number] < 0 else self.segments.rows_of(flags)
 
     def rows_of_output(self, number: int, chosen: Array) -> Array:
         """The rows of one output that belong to chosen calls."""

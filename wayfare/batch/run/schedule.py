@@ -1,7 +1,7 @@
 """Schedules: which pending calls run together, and in which order.
 
-The calls of a group have one signature, or signatures of one family (`ragged_family.py`), and do not read each other. A
-family counts as one signature here. The fewer the groups, the larger the batches.
+The calls of a group have one signature and do not read each other. The fewer the groups, the larger the batches. A
+ragged signature counts as one here (`call_loops.kind_of`).
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class _Layers:
                                     both = self._history(self._join(before.fields, history.fields))
                                     before.joined[history] = both
                                 before = both
-            signature = id(getattr(call.signature, "family", None) or call.signature)  # `kind_of`, written out
+            signature = id(getattr(call.signature, "ragged", None) or call.signature)  # `kind_of`, written out
             step = before.steps.get(signature)
             if step is None:
                 step = before.steps[signature] = self._step(signature, before.fields)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.batch.record.call import Array, Call
-from wayfare.batch.record.ragged_family import stacks_rows
+from wayfare.batch.record.ragged_signature import stacks_rows
 from wayfare.batch.record.signature import Signature
 from wayfare.batch.run.group import Group
 from wayfare.batch.run.steps import StackCalls
@@ -24,8 +24,8 @@ def find_stacks(groups: list[list[Call]]) -> list[list[Call]]:
 def _only_stacks(calls: Sequence[Call]) -> bool:
     """Whether such calls put rows of one shape one after another, as `stack` and `cat` do along the first dimension."""
     signature, rows = calls[0].signature, calls[0].inputs
-    if signature.family is not None:
-        return signature.family.program is None
+    if signature.ragged is not None:
+        return signature.ragged.program is None
     return len(rows) > 1 and stacks_rows(signature, [getattr(row, "row", None) for row in rows])
 
 

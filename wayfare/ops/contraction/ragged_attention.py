@@ -16,6 +16,7 @@ from wayfare.codegen.routines.attention import scores_gradient, weights
 from wayfare.codegen.runtime.gemm import batched_matmul
 from wayfare.core import buffer_pool
 from wayfare.core.errors import ShapeError
+from wayfare.core.flops import attention
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import NotExportable, Sample, joint
 from wayfare.core.signature import COUNT, FLAG, NUMBER, takes
@@ -145,9 +146,9 @@ def _vjp(
             made = _gradient(given.astype(np.float32), kept, x.astype(np.float32), offsets, scale)
             return [made.astype(np.float16), None]
         return [_gradient(given, kept, x, offsets, scale), None]
-    zero = np.zeros((), x.dtype.numpy)
+    zero = m.zeros_like(m.sum(given, dim=(0, 1, 2), keepdim=False))
     parts = []
-    for a, b in pairwise(np.asarray(offsets.tolist()).tolist()):
+    for a, b in pairwise(offsets.tolist()):
         part, own = (m.slice(t, dim=0, start=a, stop=b, step=1) for t in (x, given))
         found = self_attention_rule(m, (True, False), (own, None, None), (None, None, None), part, zero,
                                     scale=scale, causal=causal)  # fmt: skip
@@ -177,7 +178,8 @@ define(
     "ragged_self_attention",
     signature=takes(2, scale=NUMBER, causal=FLAG, squares=COUNT),
     onnx=NotExportable("it joins rows of many examples; export the function of one example"),
-    family="attention",
+    family="segments",
+    work=attention,
     forward=_forward,
     infer=_infer,
     vjp=joint(_vjp),

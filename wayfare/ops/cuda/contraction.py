@@ -10,7 +10,7 @@ from wayfare.core.op import REGISTRY
 from wayfare.core.spec import spec_of
 from wayfare.ops.contraction.einsum import contracted
 from wayfare.ops.cuda.draws import mask_of_rows
-from wayfare.ops.cuda.table import on_cuda
+from wayfare.ops.cuda.table import on_cuda, on_host
 from wayfare.ops.recurrent._recurrence import run_in_ops
 from wayfare.ops.recurrent.cell import Cell
 from wayfare.ops.recurrent.layers import CELLS
@@ -114,6 +114,10 @@ def _self_attention(
     q, k, v = (x[..., i, :, :].swapaxes(-2, -3) for i in range(3))
     out, kept, used = _attention(b, q, k, v, mask, scale=scale, causal=causal, p=p, key=key)
     return b.xp.ascontiguousarray(out.swapaxes(-2, -3)), kept, used
+
+
+# `wf.map` joins rows of many examples on the CPU only.
+on_host("its batches follow from the offsets, which are values", "ragged_self_attention")
 
 
 # -- recurrent layers: step by step, in ops ------------------------------------------------------------------------

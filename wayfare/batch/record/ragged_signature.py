@@ -1,8 +1,8 @@
-"""Families: signatures that differ only in the length of their first dimension, as `sum(0)` over 2 and 3 children.
+"""Ragged signatures: signatures that differ only in the length of their first dimension, as `sum(0)` over 2 and 3 rows.
 
-Two signatures are compared: where one has the length 2 and the other one 3, both have *the length*. What is equal
-in both is the same for all calls of the family. Each op must have a rule that runs rows of all lengths (`Op.ragged`).
-Calls of a family are scheduled as if they had one signature, and run as one group (`run/ragged_group.py`). The length
+Two signatures are compared: where one has the length 2 and the other one 3, both have *the length*. What is equal in
+both is the same for all calls. Each op must have a rule that runs rows of all lengths (`Op.ragged`). Calls of one
+ragged signature are scheduled as if they had one signature, and run as one group (`run/ragged_group.py`). The length
 may also be the second dimension, if the first is 1: a batch of one.
 """
 
@@ -22,7 +22,7 @@ from wayfare.ir.graph import in_order
 from wayfare.ops._ragged import FLAT, RaggedForm, Segments, Shape
 
 _STACK, _CAT = REGISTRY["stack"], REGISTRY["cat"]
-# Signatures of one key that found no family with an earlier one: each new one is compared with so many.
+# Signatures that have no other with them yet: each new one is compared with so many that might be of its kind.
 _MOST_ALONE = 4
 # A function with more ops than this runs natively, calls of each length by themselves.
 _MOST_STEPS = 24
@@ -49,11 +49,11 @@ class Program(NamedTuple):
 
 
 class _Differ(Exception):
-    """Two signatures are no family."""
+    """Two signatures differ in more than a length."""
 
 
-class Family:
-    """Signatures that differ only in their length. Like a signature it counts its calls and groups."""
+class RaggedSignature:
+    """Signatures that differ only in a length. Like a signature it counts its calls and groups."""
 
     def __init__(self, first: Signature, second: Signature, stacks: bool) -> None:
         self.name = first.name
@@ -216,19 +216,19 @@ def _stopped(shapes: Sequence[Shape], given: Sequence[bool], attrs: dict[str, An
     return RaggedForm((True,), lambda m, segments, inputs, many: inputs[0].detach())
 
 
-# -- finding families --------------------------------------------------------------------------------------------------
+# -- finding them ------------------------------------------------------------------------------------------------------
 
 
-class Families:
-    """The families of a session."""
+class RaggedSignatures:
+    """The ragged signatures of a session."""
 
     def __init__(self) -> None:
-        # What all signatures of a family have in common → families, and signatures that have none yet.
+        # What must be equal → ragged signatures, and signatures that are alone yet.
         self._known: dict[Any, list[Any]] = {}
-        self.all: list[Family] = []
+        self.all: list[RaggedSignature] = []
 
     def join(self, signature: Signature) -> None:
-        """Find the family of a new signature, or an earlier signature to make one with."""
+        """Find what a new signature belongs to, or an earlier signature that differs from it in a length only."""
         rows = [part for part in signature.key if part.__class__ is Row]
         if not rows or signature.over_steps is not None:
             return
@@ -244,17 +244,17 @@ class Families:
             return
         for number, found in enumerate(known):
             try:
-                if found.__class__ is Family:
+                if found.__class__ is RaggedSignature:
                     length = found.length_of(signature, rows)
                 else:
-                    first, found = found, Family(found, signature, stacks)
-                    first.family, first.length = found, found.first_length
+                    first, found = found, RaggedSignature(found, signature, stacks)
+                    first.ragged, first.length = found, found.first_length
                     known[number] = found
                     self.all.append(found)
                     length = found.length_of(signature, rows)
             except _Differ:
                 continue
-            signature.family, signature.length = found, length
+            signature.ragged, signature.length = found, length
             return
         if len(known) < _MOST_ALONE:
             known.append(signature)
@@ -265,7 +265,7 @@ class Families:
 
 
 def _may_have_length(signature: Signature, rows: Sequence[Row]) -> bool:
-    """A quick look: whether its calls may belong to a family."""
+    """A quick look: whether it may be part of a ragged signature."""
     target = signature.target
     if target.__class__ is Op:
         return target.ragged is not None and any([row.shape for row in rows])
@@ -283,7 +283,7 @@ def stacks_rows(signature: Signature, rows: Sequence[Any]) -> bool:
 
 
 def _common_key(signature: Signature, rows: Sequence[Row], stacks: bool) -> Any:
-    """What all signatures of a family have in common."""
+    """What must be equal in all parts of a ragged signature."""
     target = signature.target
     if stacks:
         return target, signature.grad, signature.inference, rows[0]
