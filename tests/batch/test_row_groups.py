@@ -307,7 +307,8 @@ def test_a_plan_computes_with_plain_numbers(monkeypatch):
     for program in [program for plan in made for program in (plan.forward, plan.backward)]:
         places = [place for place in (*program.inputs, *program.outputs) if place is not None]
         numbers = [n for place in places for n in (place.offset, *place.shape, *place.strides)]
-        assert {type(n) for n in (*program.arrays, *numbers)} == {int}  # no sizes that remember formulas, which are slow
+        # No sizes that remember formulas, which are slow.
+        assert {type(n) for n in (*program.arrays, *numbers)} == {int}
 
 
 @pytest.mark.parametrize("native", [True, False])
