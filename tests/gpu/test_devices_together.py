@@ -9,7 +9,6 @@ import wayfare as wf
 from wayfare import nn
 from wayfare.errors import WayfareError
 
-
 LAST = "the last GPU"
 
 
