@@ -85,7 +85,10 @@ class Leaves:
                                      fix="Change tensor.grad, not the returned value.")  # fmt: skip
 
     def _add_to(self, leaf: Tensor, g: Any, fresh: bool) -> None:
-        if BACKENDS and g.__class__ in ARRAYS and device_of(g) != leaf.device:
+        if not BACKENDS:
+            self._add_there(leaf, g, fresh)
+            return
+        if g.__class__ in ARRAYS and device_of(g) != leaf.device:
             raise GraphError(f"backward: a gradient on {device_of(g)} came to a tensor on {leaf.device}",
                              fix="Gradients are on the device of what they are of: look at gradient= and at hooks.")
         with active_for(leaf._array):

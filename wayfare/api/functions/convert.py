@@ -66,7 +66,7 @@ def to(input: Tensor, *args: Any, **options: Any) -> Tensor:
     dtype: Any = options.get("dtype")
     device: Any = options.get("device")
     flags = [a for a in args if isinstance(a, bool)]
-    if not options.keys() <= _TO_OPTIONS:
+    if options and not options.keys() <= _TO_OPTIONS:
         unknown = next(name for name in options if name not in _TO_OPTIONS)
         raise ArgumentTypeError(f"to: there is no argument {unknown!r}", fix="Use dtype=, device= or copy=.")
     for value in args:
