@@ -64,7 +64,7 @@ class Things:
         kind = getattr(wf, dtype)
 
         def new(*shape):
-            return wf.from_numpy(np.asarray(rng.uniform(-1, 1, shape), dtype))
+            return wf.from_numpy(np.asarray(rng.uniform(-1, 1, shape), dtype)).to(wf.get_default_device())
 
         self.s0, self.s1, self.s2 = new(width), new(3, width), new(width)
         self.row, self.turned = self.s1[1], self.s1.mT

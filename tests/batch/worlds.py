@@ -63,7 +63,8 @@ class World:
     def new(self, shape, grad, scale=1.0):
         """A tensor of this world; most of what has a gradient is a leaf to be compared."""
         values = self.rng.uniform(-1.5, 1.5, shape) * scale
-        return wf.from_numpy(np.asarray(values, self.dtype)).requires_grad_(bool(grad and self.grads))
+        t = wf.from_numpy(np.asarray(values, self.dtype)).to(wf.get_default_device())
+        return t.requires_grad_(bool(grad and self.grads))
 
     def leaf(self, shape, grad):
         t = self.new(shape, grad)
@@ -97,9 +98,11 @@ class World:
         e.k = draw.randrange(4)
         e.scale = round(draw.uniform(0.5, 1.5), 1)
         e.shared = draw.choice(self.common)
-        e.whole = wf.from_numpy(self.rng.integers(-3, 4, (d,)))
-        e.flags = wf.from_numpy(self.rng.random(d) > 0.5)
-        e.other = wf.from_numpy(self.rng.uniform(-1, 1, d).astype("float32" if self.dtype == "float64" else "float64"))
+        there = wf.get_default_device()
+        e.whole = wf.from_numpy(self.rng.integers(-3, 4, (d,))).to(there)
+        e.flags = wf.from_numpy(self.rng.random(d) > 0.5).to(there)
+        other = self.rng.uniform(-1, 1, d).astype("float32" if self.dtype == "float64" else "float64")
+        e.other = wf.from_numpy(other).to(there)
         e.tree = self._tree(draw.choice((0, 1, 2, 3)))
         e.root = draw.choice(self.nodes)
         size = draw.randint(1, 4)

@@ -200,6 +200,21 @@ def test_an_error_in_one_example(cuda):
     assert wf.map(lambda x: x.sum(), examples, batch=True)[2].is_cuda
 
 
+def test_an_error_that_an_example_catches(cuda):
+    """The others go on, and read values that were computed together with the failed one."""
+
+    def run(x):
+        y = wf.tanh(x)
+        try:
+            return wf.linalg.cholesky(y.outer(y) + wf.eye(2, device="cuda", dtype=wf.float64) * x[0]).sum().item()
+        except RuntimeError:
+            return y.sum().item()
+
+    examples = [wf.tensor([k - 2.0, 1.0], dtype=wf.float64, device="cuda") for k in range(5)]
+    got = wf.map(run, examples, schedule=wf.batching.Agenda())
+    assert got == pytest.approx([run(x) for x in examples]) and len(set(got)) == 5
+
+
 def test_tensors_of_two_devices_meet_with_the_error_of_the_loop(cuda):
     with pytest.raises(RuntimeError, match=r"add: the tensors are on different devices.*test_map.py"):
         wf.map(lambda x: x * 2 + wf.ones(3, dtype=wf.float64), [there(3, seed=s) for s in range(3)], batch=True)

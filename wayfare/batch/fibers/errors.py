@@ -73,6 +73,11 @@ class _Failed:
         """There are no values."""
         raise self.error()
 
+    @property
+    def on_host(self) -> NoReturn:
+        """There are no values."""
+        raise self.error()
+
 
 FAILED = _Failed()
 

@@ -20,12 +20,12 @@ _MAX_BYTES = 1 << 20
 
 
 def layouts(op: Op, attrs: dict[str, Any], rows: Sequence[Row], count: int) -> list[Strides | None]:
-    """The strides of an op's outputs; None for each that is C-contiguous. On other devices than the CPU only views are
-    not, and windows are copies."""
+    """The strides of an op's outputs; None for each that is C-contiguous. Ops of other devices keep the same strides as
+    those of the CPU, but windows are copies there."""
     none: list[Strides | None] = [None] * count
     if not op.view and not any([row.layout is not None for row in rows]):
         return none
-    if not all([row.memory.is_host for row in rows]) and (not op.view or op.moves == "strides"):
+    if op.moves == "strides" and not rows[0].memory.is_host:
         return none
     made = None
     for memory in (False, True) if op.view else (True,):

@@ -307,7 +307,8 @@ class DeviceMemory(Memory):
             results = {(id(group), number): (group, number)}
             for other in others:
                 holder = other.call.group
-                if other.row.memory is self and holder is not None and other.number not in holder.on_host:
+                computed = holder is not None and holder.number >= 0  # a call that failed has no results
+                if computed and other.row.memory is self and other.number not in holder.on_host:
                     results[id(holder), other.number] = holder, other.number
             chosen = [pair for pair in results.values() if 0 < pair[0].arrays[pair[1]].nbytes <= _READ_WHOLE]
             if (group, number) not in chosen:
