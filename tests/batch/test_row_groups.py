@@ -307,4 +307,5 @@ def test_a_plan_computes_with_plain_numbers(monkeypatch):
     for program in [program for plan in made for program in (plan.forward, plan.backward)]:
         places = [place for place in (*program.inputs, *program.outputs) if place is not None]
         numbers = [n for place in places for n in (place.offset, *place.shape, *place.strides)]
-        assert {type(n) for n in (*program.arrays, *numbers)} == {int}  # no sizes that remember formulas, which are slow
+        # No sizes that remember their formulas: arithmetic with those is slow.
+        assert {type(n) for n in (*program.arrays, *numbers)} == {int}

@@ -134,7 +134,8 @@ def _order_rows(groups: list[list[Call]]) -> None:
 
 def _take_needed(calls: list[Call], looked_at: int, targets: list[Call], together: bool) -> list[Call]:
     """Take the pending calls that must run out of the list, and return them: those that `targets` need; `together`
-    with them calls of unfinished examples that have the same signatures and can run too. They join groups that run anyway.
+    with them calls of unfinished examples that have the same signatures and can run too, because they join groups
+    that run anyway.
 
     Calls before `looked_at` could wait when they were looked at before: they are looked at again only if one of them is
     needed now, so that a round of reading costs no time for what has waited for long.
@@ -152,7 +153,8 @@ def _take_needed(calls: list[Call], looked_at: int, targets: list[Call], togethe
     if sum([c in needed for c in calls[begin:]]) < len(needed):
         begin = 0
     signatures = {id(c.signature) for c in needed} if together else ()
-    due, left = [], []
+    due: list[Call] = []
+    left: list[Call] = []
     for c in calls[begin:]:
         if c not in needed and id(c.signature) in signatures and (c.example is None or not c.example.done):
             if all([v.__class__ is not Value or v.call.group is not None or v.call in needed for v in c.inputs]):

@@ -36,8 +36,8 @@ CACHING: set[int] = set()
 
 
 class caching_transposes:
-    """`with caching_transposes(copies):` — inside, no thread writes to a weight. `copies` are those of earlier blocks, if
-    no weight was written since."""
+    """`with caching_transposes(copies):` — inside, no thread writes to a weight. `copies` are those of earlier blocks,
+    if no weight was written since."""
 
     __slots__ = ("_copies",)
 
