@@ -195,7 +195,34 @@ x.grad = None
 made = wf.map(walk, [1, 2, 3, 2, 5])
 sum(made).backward()
 print([round(float(m), 4) for m in made], np.round(x.grad.numpy(), 3).tolist())
-print([(s.name, s.nodes) for s in getattr(wf.batching.last(), "signatures", [])])
+print([(s.name, s.nodes) for s in wf.batching.last().kinds])
+table = wf.nn.Parameter(wf.from_numpy(rng.normal(size=(4, 5)).astype("float32")))
+own = wf.ones(4, 5)
+def search(h, n):
+    found, score = [], h.sum() * 0
+    for k in range(n):
+        with wf.no_grad():
+            ways = [h + table[i] for i in range(4)]
+            best = [(table[0] * y + own[k % 4] - y).argmax().item() for y in ways]
+            part = table.view(2, 10)[1, 2:7]
+            show(part.requires_grad, part._is_view(), own[1].sum().item())
+        total = 1
+        total += (h * own[0]).argmax().item()  # in the middle of an update
+        try:
+            total += table[best[0] % 4].argmin().item()
+        except IndexError:
+            pass
+        found += [best, total]
+        own_row = wf.zeros(5)
+        own_row[1] = 2
+        score = score + (h * own_row + table[best[1] % 4]).sum()
+    return score, found
+for _ in range(2):
+    table.grad = None
+    pairs = wf.map(search, [x[0].detach()] * 3 + [x[0][:5].detach() * 2], [1, 3, 2, 2], batch=True)
+    sum(score for score, _ in pairs).backward()
+    stats = wf.batching.last()
+    print([f for _, f in pairs], np.round(table.grad.numpy(), 3).tolist(), stats.rounds, stats.groups)
 """
 
 
@@ -213,6 +240,42 @@ def test_a_program_prints_the_same_without_the_native_module():
     native, pure = run(here), run("0")
     assert native[0] == pure[0]
     assert native[1] == pure[1]
+
+
+@needs_native
+def test_guard_tests_ask_what_the_generated_tests_ask():
+    def function():
+        return None
+
+    given = inside = [1]
+    cell = (lambda: inside).__closure__[0]
+    code, holder, sizes = function.__code__, {"a": given, 2: "b"}, [1, 2, 3]
+    tests = NATIVE.GuardTests((
+        ("item", holder, "a", given), ("item", holder, 2, holder[2]), ("item", sizes, 0, sizes[0]),
+        ("length", sizes, None, 3),
+        ("length", holder, None, 2), ("present", holder, "a", True), ("absent", holder, "c", False),
+        ("attribute", cell, "cell_contents", given), ("attribute", function, "__code__", code),
+        ("attribute", wf.nn.Linear, "forward", wf.nn.Linear.forward),
+        ("item", vars(wf.nn.Linear), "forward", wf.nn.Linear.forward),
+    ))  # fmt: skip
+    assert tests() is True
+    for change, back in (
+        (lambda: holder.update(a=[1]), lambda: holder.update(a=given)), (lambda: sizes.append(4), sizes.pop),
+        (lambda: holder.update(c=1), lambda: holder.pop("c")),
+        (lambda: holder.pop("a"), lambda: holder.update(a=given)),
+        (lambda: setattr(cell, "cell_contents", [2]), lambda: setattr(cell, "cell_contents", given)),
+        (lambda: setattr(function, "__code__", (lambda: 1).__code__), lambda: setattr(function, "__code__", code)),
+    ):  # fmt: skip
+        change()
+        assert tests() is False
+        back()
+        assert tests() is True
+    sizes.clear()
+    with pytest.raises(IndexError):  # something is gone: the generated function takes that for a difference
+        tests()
+    for bad in ((), ("item", {}, 1), ("content", {}, 1, 1), ("length", {}, None, "x"), ("attribute", {}, 1, 1)):
+        with pytest.raises((TypeError, ValueError)):
+            NATIVE.GuardTests((bad,))
 
 
 @needs_native

@@ -336,6 +336,61 @@ def test_the_native_loops_make_the_same_groups(calls):
     assert [list(map(id, group)) for group in groups] == [list(map(id, group)) for group in copies]
 
 
+class Finished:
+    """What the loops ask an example."""
+
+    def __init__(self, done):
+        self.done = done
+
+
+def taken(take, calls, rounds):
+    """What each round takes and leaves, by the numbers of the calls; a call that was taken has run."""
+    number = {id(call): n for n, call in enumerate(calls)}
+    pending, looked_at, found = list(calls), 0, []
+    for targets, together in rounds:
+        due = take(pending, looked_at, [calls[n] for n in targets], together)
+        looked_at = len(pending)
+        found.append(([number[id(c)] for c in due], [number[id(c)] for c in pending]))
+        for call in due:
+            call.group = "run"
+    for call in calls:
+        call.group = None
+    return found
+
+
+@settings(max_examples=300, deadline=None)
+@given(calls=graphs(), data=st.data())
+def test_a_round_takes_what_is_needed_and_what_joins_its_groups(calls, data):
+    some = st.lists(st.integers(0, len(calls) - 1), max_size=3) if calls else st.just([])
+    rounds = data.draw(st.lists(st.tuples(some, st.booleans()), min_size=1, max_size=4))
+    for call in calls:
+        call.example = data.draw(st.sampled_from([None, Finished(False), Finished(True)]))
+    found = taken(call_loops._take_needed, calls, rounds)
+    assert taken(call_loops.take_needed, calls, rounds) == found
+    run = set()
+    for (targets, together), (due, left) in zip(rounds, found, strict=True):
+        assert due == sorted(due) and left == sorted(left)
+        assert set(targets) <= set(due) | run and not run & set(due)
+        needed = numbers_needed(calls, targets, run)
+        for n in due:
+            assert all(calls.index(p) in run | set(due) for p in producers(calls[n]))
+            assert n in needed or (together and not (calls[n].example or Finished(False)).done)
+            assert calls[n].signature in {calls[k].signature for k in needed}
+        run |= set(due)
+        assert run | set(left) == set(range(len(calls)))
+
+
+def numbers_needed(calls, targets, run):
+    """The numbers of the calls that targets need, directly or not, and that have not run."""
+    needed, waiting = set(), [n for n in targets if n not in run]
+    while waiting:
+        n = waiting.pop()
+        if n not in needed | run:
+            needed.add(n)
+            waiting += [calls.index(p) for p in producers(calls[n])]
+    return needed
+
+
 @pytest.mark.skipif(NATIVE is None, reason=STATE_OF_NATIVE)
 @pytest.mark.parametrize("ids, offsets", [([4], [0]), ([4, 6, 8], [0, 0, 0]), ([4, 6, 9], [0, 0, 0]), ([4, 6], [0, 8]),
                                           ([4, 6, 8], [8, 8, 8]), ([4, 4], [0, 0]), ([8, 6], [0, 0])])  # fmt: skip

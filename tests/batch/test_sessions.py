@@ -245,6 +245,51 @@ def test_statistics_say_what_ran():
     assert "together" in stats.why_apart(results[0], results[5])
 
 
+def test_a_read_runs_what_it_needs_and_what_joins_it():
+    w, head = weight(3, 3), weight(3, 1)
+
+    def walk(x, steps):
+        # Only the first of these is needed at once, yet all are of one signature.
+        leaves = [(x * (n + 1)).sin() for n in range(3)]
+        losses, h = [], x
+        for n in range(steps):
+            h = (h @ w + leaves[n % 3]).tanh()
+            losses.append(F.mse_loss(h, x))  # nobody reads it before the end
+            if (h @ head).sum().item() > 1e9:
+                break
+        return sum(losses)
+
+    def run(mapped):
+        return mapped(walk, vectors(6), [1, 2, 3, 4, 5, 5])
+
+    both(run)
+    kinds = {kind.name: (kind.nodes, kind.groups) for kind in wf.batching.last().kinds}
+    # The first example of a new function runs ahead: one round of its own.
+    assert kinds["tanh"] == (20, 1 + 5)
+    assert kinds["sin"] == (18, 2)
+    assert kinds["mse_loss"] == (20, 1)
+
+
+def test_what_a_finished_example_left_waits_for_the_others():
+    cell = nn.RNNCell(3, 3).double()
+
+    def walk(x, steps):
+        h = x
+        for _ in range(steps):
+            h = cell(x, h)
+            if h.sum().item() > 1e9:
+                break
+        return cell(x, cell(x, cell(x, h))).sum()  # not read
+
+    def run(mapped):
+        return mapped(walk, vectors(5), [1, 2, 3, 4, 4])
+
+    both(run)
+    kinds = {kind.name: (kind.nodes, kind.groups) for kind in wf.batching.last().kinds}
+    # One group each time they read, and the chain that all end with.
+    assert kinds["RNNCell"] == (14 + 15, 4 + 1)
+
+
 @pytest.mark.parametrize("first, second, word", [
     (lambda x, w: x @ w, lambda x, w: x.sin(), "different ops"),
     (lambda x, w: x.sum(0), lambda x, w: x.sum(0, keepdim=True), "keepdim"),
