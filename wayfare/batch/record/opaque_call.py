@@ -64,8 +64,8 @@ class OpaqueCall:
     """What tracing found about a function, for one structure of its arguments."""
 
     __slots__ = (
-        "_batched_forms", "_reach", "_traced", "captured", "captured_flags", "carries", "checks_values", "fits", "holds",
-        "in_front", "name", "outs", "over_steps", "owner", "plain", "plain_tuple", "result", "row_plans", "steps",
+        "_batched_forms", "_reach", "_traced", "captured", "captured_flags", "carries", "checks_values", "fits",
+        "holds", "in_front", "name", "outs", "over_steps", "owner", "plain", "plain_tuple", "result", "row_plans", "steps",
         "structure", "views",
     )  # fmt: skip
 
@@ -370,15 +370,9 @@ def find_opaque_call(
 
 
 def _traced(
-    history: _FunctionHistory,
-    owner: Any,
-    function: Any,
-    args: Any,
-    options: Any,
-    rows: list[Row],
-    grad: bool,
+    history: _FunctionHistory, owner: Any, function: Any, args: Any, options: Any, rows: list[Row], grad: bool,
     info: OpaqueInfo,
-) -> OpaqueCall | None:
+) -> OpaqueCall | None:  # fmt: skip
     """Trace such a call; None if it must be recorded op by op."""
     numbers: list[float] = []
     structure = flatten((args, options), [], numbers)

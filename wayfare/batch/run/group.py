@@ -90,8 +90,8 @@ class Group:
     """Calls of one signature that run as one."""
 
     __slots__ = (
-        "arrays", "batched", "calls", "differentiable", "extras", "held", "leaves", "number", "outputs", "round", "signature",
-        "single", "sources", "start", "time",
+        "arrays", "batched", "calls", "differentiable", "extras", "held", "leaves", "number", "outputs", "round",
+        "signature", "single", "sources", "start", "time",
     )  # fmt: skip
 
     def __init__(self, number: int, round_number: int, signature: Signature, calls: list[Call]) -> None:
@@ -194,8 +194,11 @@ class Group:
 
     def refuse_rerun(self) -> NoReturn:
         """Raise the error for a group that would have to be recomputed from values that are overwritten."""
-        raise InPlaceError(f"{self.signature.name} must be recomputed for this gradient, but a tensor that it read was "
-                           "written in place or given other `.data` since", fix="Write after the backward pass, or to a clone.")  # fmt: skip
+        raise InPlaceError(
+            f"{self.signature.name} must be recomputed for this gradient, but a tensor that it read was written in place "
+            "or given other `.data` since",
+            fix="Write after the backward pass, or to a clone.",
+        )
 
     def recompute(self, chosen: Array) -> tuple[list[Tensor], list[Tensor]]:
         """Run some of its calls again, without the others; gives their inputs and outputs."""
