@@ -65,8 +65,8 @@ class OpaqueCall:
 
     __slots__ = (
         "_batched_forms", "_reach", "_traced", "captured", "captured_flags", "carries", "checks_values", "fits",
-        "holds", "in_front", "name", "outs", "over_steps", "owner", "plain", "plain_tuple", "result", "row_plans", "steps",
-        "structure", "views",
+        "holds", "in_front", "name", "outs", "over_steps", "owner", "plain", "plain_tuple", "result", "row_plans",
+        "steps", "structure", "views",
     )  # fmt: skip
 
     def __init__(self, owner: Any, function: Callable[..., Any], structure: Any, in_front: bool, name: str) -> None:

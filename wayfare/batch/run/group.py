@@ -195,8 +195,8 @@ class Group:
     def refuse_rerun(self) -> NoReturn:
         """Raise the error for a group that would have to be recomputed from values that are overwritten."""
         raise InPlaceError(
-            f"{self.signature.name} must be recomputed for this gradient, but a tensor that it read was written in place "
-            "or given other `.data` since",
+            f"{self.signature.name} must be recomputed for this gradient, but a tensor that it read was written in "
+            "place or given other `.data` since",
             fix="Write after the backward pass, or to a clone.",
         )
 
