@@ -254,3 +254,40 @@ def test_rows_of_a_stack_are_gathered_at_once(join):
         return join([layer.bias, layer.bias]).sum() + join([double, double]).sin().sum()
 
     compare(of_weights, [0, 1], [layer])
+
+
+CUTS = {
+    "detach": lambda t: t.detach(),
+    "data": lambda t: t.data,
+    "a view without gradients": lambda t: wf.no_grad()(lambda: t.view(-1))(),
+}
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_state_that_is_detached_passes_no_gradient_on(cell, cut, frozen):
+    """Truncated backpropagation: the same numbers go into the next step, but the chain ends there."""
+    cell = getattr(nn, cell)(5, 4).requires_grad_(not frozen)
+    start = wf.randn(4, requires_grad=True)
+    parameters = [start] if frozen else [*cell.parameters(), start]
+
+    def last(rows):
+        state = (start * 1, start * 2) if isinstance(cell, nn.LSTMCell) else start * 1
+        for i, x in enumerate(rows):
+            state = cell(x + (start.sum() if i % 2 else 0), state)
+            if i in (1, 4):
+                state = tuple(map(CUTS[cut], state)) if isinstance(state, tuple) else CUTS[cut](state)
+        return h_of(state).sum()
+
+    rows, found = sequences((7, 3, 6, 4)), []
+    for run in (lambda f, xs: [f(x) for x in xs], batched, lambda f, xs: wf.map(f, xs)):
+        for p in parameters:
+            p.grad = None
+        wf.stack(run(last, rows)).sum().backward()
+        found.append([p.grad if p.grad is None else p.grad.numpy().copy() for p in parameters])
+    for other in found[1:]:
+        for mine, loops in zip(other, found[0], strict=True):
+            assert (mine is None) == (loops is None)
+            if loops is not None:
+                np.testing.assert_allclose(mine, loops, rtol=1e-4, atol=1e-5)

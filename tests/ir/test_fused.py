@@ -316,7 +316,7 @@ def test_an_output_that_is_not_used_gives_no_gradient():
 
 
 def test_the_gradient_of_a_slice_goes_through_a_product_if_an_output_is_not_used():
-    """The unused output has an infinite slope, so the gradient is computed op by op: there that of a slice is sparse."""
+    """The unused output has an infinite slope, so the gradient is made op by op: that of a slice is sparse there."""
 
     def two(x, w):
         a, b = (x @ w).chunk(2, -1)

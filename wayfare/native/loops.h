@@ -314,8 +314,9 @@ end:
     return due;
 }
 
-/* steps_of(levels, signature, outs): the calls of a chain in order of steps, those of the longest sequence first; None if
-   the levels are no chain, because a state is read twice, or read as an input, or is not the whole result. */
+/* steps_of(levels, signature, outs, needs): the calls of a chain in order of steps, those of the longest sequence first; None
+   if the levels are no chain, because a state is read twice, or read as an input, or is not the whole result, or is detached from
+   it. `needs`: the results require gradients never (0), if an input of the call does (1), or always (2). */
 typedef struct { PyObject *last; Py_ssize_t length, number, rank; } Sequence;
 
 static int longer_first(const void *a, const void *b) {
@@ -324,8 +325,19 @@ static int longer_first(const void *a, const void *b) {
     return one->number < other->number ? -1 : 1;
 }
 
+static int any_needs_grad(PyObject *call) {
+    for (Py_ssize_t i = 0; i < inputs_of(call); i++) {
+        PyObject *row = input_of(call, i);
+        if (Py_TYPE(row) == ValueType ? AT(row, W.needs_grad) == Py_True
+                                      : PyObject_TypeCheck(row, TensorType) && AT(row, T.requires_grad) == Py_True) return 1;
+    }
+    return 0;
+}
+
 /* The sequence that a call of a chain goes on with; -1 if it is no such call. */
-static Py_ssize_t sequence_of(PyObject *call, PyObject *signature, PyObject *outs, Sequence *sequences, Py_ssize_t count, Py_ssize_t depth) {
+static Py_ssize_t sequence_of(
+    PyObject *call, PyObject *signature, PyObject *outs, int needs, Sequence *sequences, Py_ssize_t count, Py_ssize_t depth
+) {
     Py_ssize_t states = PyTuple_GET_SIZE(outs);
     if (inputs_of(call) < states + 1) return -1;
     PyObject *x = input_of(call, 0), *first = input_of(call, 1), *before = Py_TYPE(first) == ValueType ? AT(first, W.call) : NULL;
@@ -336,6 +348,7 @@ static Py_ssize_t sequence_of(PyObject *call, PyObject *signature, PyObject *out
         PyObject *state = input_of(call, k + 1);
         if (Py_TYPE(state) != ValueType || AT(state, W.call) != before || AT(state, W.row) != PyTuple_GET_ITEM(outs, k)) return -1;
         if (PyLong_AsSsize_t(AT(state, W.number)) != k || PyLong_AsSsize_t(AT(state, W.offset)) != 0) return -1;
+        if (needs && AT(state, W.needs_grad) != Py_True && (needs == 2 || any_needs_grad(before))) return -1;
     }
     /* The scratch space of a call that is not in these levels holds something else. */
     PyObject *number = AT(before, C.depth);
@@ -346,7 +359,8 @@ static Py_ssize_t sequence_of(PyObject *call, PyObject *signature, PyObject *out
 
 static PyObject *steps_of(PyObject *self, PyObject *args) {
     PyObject *levels, *signature, *outs, *steps = NULL;
-    if (!PyArg_ParseTuple(args, "O!OO!", &PyList_Type, &levels, &signature, &PyTuple_Type, &outs)) return NULL;
+    int needs;
+    if (!PyArg_ParseTuple(args, "O!OO!i", &PyList_Type, &levels, &signature, &PyTuple_Type, &outs, &needs)) return NULL;
     Py_ssize_t depths = PyList_GET_SIZE(levels), total = 0, start = 0;
     for (Py_ssize_t d = 0; d < depths; d++) {
         if (!are_calls(PyList_GET_ITEM(levels, d))) return NULL;
@@ -365,7 +379,7 @@ static PyObject *steps_of(PyObject *self, PyObject *args) {
         PyObject *level = PyList_GET_ITEM(levels, d);
         for (Py_ssize_t i = 0; i < PyList_GET_SIZE(level); i++) {
             PyObject *call = PyList_GET_ITEM(level, i);
-            Py_ssize_t at = sequence_of(call, signature, outs, sequences, count, d);
+            Py_ssize_t at = sequence_of(call, signature, outs, needs, sequences, count, d);
             if (at < 0) { if (!PyErr_Occurred()) steps = Py_NewRef(Py_None); goto end; }
             sequences[at].last = call;
             sequences[at].length++;

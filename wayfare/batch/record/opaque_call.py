@@ -319,15 +319,9 @@ def find_opaque_call(
 
 
 def _traced(
-    history: _FunctionHistory,
-    owner: Any,
-    function: Any,
-    args: Any,
-    options: Any,
-    rows: list[Row],
-    grad: bool,
+    history: _FunctionHistory, owner: Any, function: Any, args: Any, options: Any, rows: list[Row], grad: bool,
     info: OpaqueInfo,
-) -> OpaqueCall | None:
+) -> OpaqueCall | None:  # fmt: skip
     """Trace such a call; None if it must be recorded op by op."""
     numbers: list[float] = []
     structure = flatten((args, options), [], numbers)

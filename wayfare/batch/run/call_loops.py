@@ -170,9 +170,10 @@ def _take_needed(calls: list[Call], looked_at: int, targets: list[Call], togethe
     return due
 
 
-def _steps_of(levels: list[list[Call]], signature: Any, outs: Sequence[Row]) -> list[Call] | None:
+def _steps_of(levels: list[list[Call]], signature: Any, outs: Sequence[Row], needs: int) -> list[Call] | None:
     """The calls of a chain in order of steps, those of the longest sequence first; None if the levels are no chain,
-    because a state is read twice, or read as an input, or is not the whole result."""
+    because a state is read twice, or read as an input, or is not the whole result, or is detached from it. `needs`: the
+    results require gradients never (0), if an input of the call does (1), or always (2)."""
     chains = [[call] for call in levels[0]]
     for number, call in enumerate(levels[0]):
         call.depth = number
@@ -191,6 +192,8 @@ def _steps_of(levels: list[list[Call]], signature: Any, outs: Sequence[Row]) -> 
                     return None
                 if state.number != number or state.offset or state.row is not out:
                     return None
+                if needs and not state.needs_grad and (needs == 2 or _any_needs_grad(before)):
+                    return None
             # The scratch space of a call that is not in these levels holds something else.
             at = before.depth
             if at.__class__ is not int or not 0 <= at < len(chains):
@@ -202,6 +205,10 @@ def _steps_of(levels: list[list[Call]], signature: Any, outs: Sequence[Row]) -> 
             call.depth = at
     chains.sort(key=len, reverse=True)
     return [chain[depth] for depth, level in enumerate(levels) for chain in chains[: len(level)]]
+
+
+def _any_needs_grad(call: Call) -> bool:
+    return any([v.needs_grad if v.__class__ is Value else v._requires_grad for v in call.inputs])
 
 
 def _reads_of(calls: list[Call], depth: int) -> set[int]:

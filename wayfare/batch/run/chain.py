@@ -39,8 +39,10 @@ def merge_chains(groups: list[list[Call]]) -> list[list[Call]]:
 
 
 def _chain(levels: list[list[Call]], signature: Signature) -> Steps | None:
-    """These levels as one chain; None if a state is read twice, or read as an input, or is not the whole result."""
-    calls = steps_of(levels, signature, signature.outs)
+    """These levels as one chain; None if a state is read twice, or read as an input, or is not the whole result, or is
+    detached from it."""
+    needs = 2 if signature.shared_need_grad else 1 if signature.differentiable else 0
+    calls = steps_of(levels, signature, signature.outs, needs)
     if calls is None:
         return None
     steps = Steps(calls)
