@@ -424,3 +424,25 @@ def test_training_with_kernels(kernels):
     assert {"relu", "relu_grad"} <= set(kernels)
     _, _, wanted = train("cpu", OPTIMISERS["Adam"])
     np.testing.assert_allclose([x.item() for x in losses], [x.item() for x in wanted], rtol=2e-3)
+
+
+def test_fit_metrics_and_batches_by_length(cuda):
+    wf.manual_seed(0)
+    data = [(wf.randn(4), wf.tensor(number % 3)) for number in range(24)]
+    model = nn.Linear(4, 3)
+
+    def run(device):
+        wf.manual_seed(1)
+        layer = nn.Linear(4, 3)
+        layer.load_state_dict(model.state_dict())
+        layer.to(device)
+        batches = [tuple(t.to(device) for t in wf.data.default_collate(data[at : at + 8])) for at in (0, 8, 16)]
+        history = wf.train.fit(layer, batches, optimizer=wf.optim.SGD(layer.parameters(), 0.1), loss=F.cross_entropy,
+                               epochs=2, metrics={"accuracy": wf.metrics.Accuracy()}, progress=False)  # fmt: skip
+        with wf.device(device):
+            report = wf.metrics.classification_report(layer(batches[0][0]), batches[0][1], logits=True)
+            order = list(wf.data.BucketSampler([1, 2, 3, 4], 2))
+        return history["loss"], history["accuracy"], str(report), sorted(at for each in order for at in each)
+
+    there, here = run("cuda"), run("cpu")
+    assert there[0] == pytest.approx(here[0], rel=1e-4) and there[1:] == here[1:]

@@ -61,7 +61,7 @@ class BucketSampler(RandomOrder[list[int]]):
         if not self.shuffle:
             order = np.argsort(self.lengths, kind="stable")
             return self._cut(order, len(order) - len(order) % size if self.drop_last else len(order))
-        order = wf.randperm(len(self.lengths), generator=generator).numpy()
+        order = wf.randperm(len(self.lengths), generator=generator).cpu().numpy()
         # Who is left over was chosen at random, before anything is sorted: no length is dropped more than another.
         kept = len(order) - len(order) % size if self.drop_last else len(order)
         batches: list[list[int]] = []

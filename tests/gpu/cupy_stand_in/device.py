@@ -60,7 +60,7 @@ class _Pool:
 
     def take(self, owner, size):
         """Count the memory of an array until it is gone."""
-        if self.limit is not None and self.used + size > self.limit:
+        if self.limit is not None and self.used_bytes() + size > self.limit:
             raise OutOfMemoryError(f"Out of memory allocating {size} bytes (allocated so far: {self.used} bytes).")
         number = next(self._numbers)
         self._living[number] = weakref.ref(owner, partial(self._living.pop, number)), size

@@ -207,7 +207,7 @@ def _read_packed(name: str, sequence: Any) -> tuple[_Places, Whole]:
     """The places of the rows of a packed sequence, and the length of each sequence in sorted order."""
     if not isinstance(sequence, PackedSequence):
         raise ArgumentTypeError(f"{name}: takes a PackedSequence, not {type(sequence).__name__}")
-    batch_sizes = sequence.batch_sizes.numpy()
+    batch_sizes = sequence.batch_sizes.cpu().numpy()
     if batch_sizes.size == 0:
         raise OperationError(f"{name}: the packed sequence is empty")
     return _packed_places(batch_sizes), _counts_above(batch_sizes, int(batch_sizes[0]))

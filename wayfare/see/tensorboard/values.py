@@ -22,7 +22,7 @@ _FORMATS = {"CHW": (1, 2, 0), "HWC": (0, 1, 2), "HW": (0, 1), "WHC": (1, 0, 2)}
 
 def array_of(value: Any, what: str) -> Array:
     """A tensor, array or list as an array."""
-    found = widened(value.detach().numpy() if hasattr(value, "detach") else np.asarray(value))
+    found = widened(value.detach().cpu().numpy() if hasattr(value, "detach") else np.asarray(value))
     if found.dtype.kind not in "biuf":
         raise ArgumentTypeError(f"{what}: takes numbers, not {type(value).__name__}")
     return np.asarray(found)

@@ -119,7 +119,7 @@ class Metric(ABC):
         if set(state) != expected:
             raise ArgumentError(f"{type(self).__name__}.load_state_dict: expected {', '.join(sorted(expected))}, these "
                                 f"are {', '.join(sorted(state)) or 'none'}")  # fmt: skip
-        loaded = {name: np.array(wf.as_tensor(state[name]).numpy(), start[name].dtype) for name in start}
+        loaded = {name: np.array(wf.as_tensor(state[name]).cpu().numpy(), start[name].dtype) for name in start}
         for name, array in loaded.items():
             if array.ndim != start[name].ndim:
                 raise ArgumentError(f"{type(self).__name__}.load_state_dict: {name} must have {start[name].ndim} "

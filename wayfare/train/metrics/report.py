@@ -138,7 +138,7 @@ def classification_report(
     metric = ConfusionMatrix(names=names, threshold=threshold, logits=logits, ignore_index=ignore_index,
                              class_dim=class_dim)  # fmt: skip
     metric.update(preds, target)
-    counts = metric.compute().numpy()
+    counts = metric.compute().cpu().numpy()
     if not counts.sum():
         raise ArgumentError("classification_report: there is no target to report on")
     return ClassificationReport(counts, class_names(names, len(counts)))
