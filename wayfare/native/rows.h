@@ -188,21 +188,59 @@ static PyObject *place_rows(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+static inline void fetch_items(PyObject *tuple) {
+    if (!IS_A(tuple, &PyTuple_Type)) return;
+    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(tuple); k++) fetch(PyTuple_GET_ITEM(tuple, k));
+}
+
+/* Fetch what is touched when a call some places further on is marked: first the call, then what it holds, then what that
+   holds. */
+static inline void fetch_ahead(PyObject *calls, Py_ssize_t i, Py_ssize_t n) {
+    if (i + 12 < n) fetch(PyList_GET_ITEM(calls, i + 12));
+    if (i + 8 < n) {
+        PyObject *call = PyList_GET_ITEM(calls, i + 8);
+        if (AT(call, C.inputs) != NULL) fetch(AT(call, C.inputs));
+        if (AT(call, C.handles) != NULL) fetch(AT(call, C.handles));
+    }
+    if (i + 4 < n) {
+        PyObject *call = PyList_GET_ITEM(calls, i + 4);
+        fetch_items(AT(call, C.inputs));
+        fetch_items(AT(call, C.handles));
+    }
+}
+
+/* References to those of the stand-ins of a call that somebody holds, besides the call itself, are added to `live`. What is
+   recorded in Python has weak references to them. */
+static int note_held(PyObject *handles, PyObject *live) {
+    int all = Py_REFCNT(handles) > 1;  /* somebody holds the tuple that the call returned */
+    if (all) collect(handles);
+    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(handles); k++) {
+        PyObject *held = PyTuple_GET_ITEM(handles, k), *reference;
+        if (PyWeakref_CheckRef(held)) {
+            if (PyWeakref_GET_OBJECT(held) != Py_None && PyList_Append(live, held) < 0) return -1;
+        } else if (all || Py_REFCNT(held) > 1) {
+            reference = PyWeakref_NewRef(held, NULL);
+            if (reference == NULL || PyList_Append(live, reference) < 0) { Py_XDECREF(reference); return -1; }
+            Py_DECREF(reference);
+        }
+    }
+    return 0;
+}
+
 /* mark_as_run(calls, group, start, step, live): the calls have run, as rows of a group from `start` on; references to
    tensors that are still held are added to `live`. */
 static PyObject *mark_as_run(PyObject *self, PyObject *args) {
     PyObject *calls, *group, *live;
     Py_ssize_t start, step;
     if (!PyArg_ParseTuple(args, "OOnnO!", &calls, &group, &start, &step, &PyList_Type, &live) || !are_calls(calls)) return NULL;
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(calls); i++) {
+    Py_ssize_t n = PyList_GET_SIZE(calls);
+    for (Py_ssize_t i = 0; i < n; i++) {
+        fetch_ahead(calls, i, n);
         PyObject *call = PyList_GET_ITEM(calls, i), *handles = AT(call, C.handles);
         if (!IS_A(handles, &PyTuple_Type)) continue;
-        for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(handles); k++) {
-            PyObject *held = PyTuple_GET_ITEM(handles, k);
-            if (PyWeakref_CheckRef(held) && PyWeakref_GET_OBJECT(held) != Py_None && PyList_Append(live, held) < 0) return NULL;
-        }
+        if (note_held(handles, live) < 0) return NULL;
     }
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(calls); i++) {
+    for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *call = PyList_GET_ITEM(calls, i), *id = PyLong_FromSsize_t(start + i * step);
         if (id == NULL) return NULL;
         replace(call, C.group, Py_NewRef(group));

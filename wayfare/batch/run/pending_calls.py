@@ -48,8 +48,8 @@ class PendingCalls(Interceptor):
     """The part of a session that runs calls; `Session` adds how they are recorded."""
 
     # What recording a call reads has slots, which the native module knows.
-    __slots__ = ("__dict__", "__weakref__", "hub", "limit", "live", "op_fast_paths", "pending", "pending_bytes",
-                 "row_copies")  # fmt: skip
+    __slots__ = ("__dict__", "__weakref__", "callees", "hub", "limit", "live", "no_common_calls", "op_fast_paths",
+                 "opaque_fast_paths", "pending", "pending_bytes", "row_copies")  # fmt: skip
 
     def __init__(self, outer: Mode | None, schedule: Schedule | None = None, limit: int | None = None) -> None:
         self.outer = outer
@@ -221,7 +221,9 @@ class PendingCalls(Interceptor):
     def _keep_only(self, calls: list[Call]) -> None:
         """Keep only these calls, and the calls they need (another example may have recorded a common one first)."""
         if len(calls) < len(self.pending):
-            self.pending = split_needed(self.pending, calls, True)[0]
+            self.pending, dropped = split_needed(self.pending, calls, True)
+            for call in dropped:
+                call.handles = None  # it may hold what holds it
             self.common_results.clear()
 
     def run_calls_of(self, examples: Sequence[Example]) -> None:
