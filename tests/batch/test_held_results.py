@@ -81,6 +81,18 @@ def test_calls_that_are_dropped_are_freed_without_the_collector():
         gc.enable()
 
 
+def test_a_long_chain_of_calls_is_dropped():
+    with wf.batching():
+        session = current().executor
+        y = wf.ones(3) * 2
+        for _ in range(20_000):
+            y = y + 1.0
+        assert len(session.pending) > 10_000
+        session._keep_only([])
+        assert not session.pending
+        del y  # the last one holds all before it
+
+
 def test_examples_that_do_not_wait_share_a_fiber(monkeypatch):
     made = []
 

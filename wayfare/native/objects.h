@@ -1,13 +1,12 @@
 /* How calls, values, stand-ins and copies of rows of `wf.map` are made and freed. A map makes some ten thousand of them and frees them soon
    after, so their memory is kept for the next ones, and a class frees its objects itself: Python's way for any class
-   with slots takes several times as long. Most of that time is waiting for memory that is not in the cache, so what is
-   next in turn is fetched ahead.
+   with slots takes several times as long.
 
    The collector does not know them: to take an object out of its list would touch two other objects. They are part of no
    cycle but that of a call and its stand-ins, which the call holds until it has run or is dropped. A stand-in that becomes
    a tensor may be part of one, and so may the tuple that a call returned: the collector knows them from then on. */
 
-enum { MOST_SLOTS = 16, MOST_KEPT = 16384, AHEAD = 4 };
+enum { MOST_SLOTS = 16, MOST_KEPT = 16384 };
 
 /* A class whose objects are made here; `kept` is the memory of freed ones. */
 typedef struct {
@@ -19,17 +18,11 @@ typedef struct {
 } Kind;
 static Kind CALLS, VALUES, STAND_INS, ROW_COPIES;
 
-static inline void fetch(PyObject *o) {
-    __builtin_prefetch((char *)o - 16, 1);
-    __builtin_prefetch((char *)o + 48, 1);
-}
-
 /* A new object with empty slots. */
 static inline PyObject *make(Kind *kind) {
     PyObject *made;
     if (kind->used > 0) {
         made = kind->kept[--kind->used];
-        if (kind->used >= AHEAD) fetch(kind->kept[kind->used - AHEAD]);
         (void)PyObject_Init(made, kind->type);
         return made;
     }

@@ -188,27 +188,6 @@ static PyObject *place_rows(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-static inline void fetch_items(PyObject *tuple) {
-    if (!IS_A(tuple, &PyTuple_Type)) return;
-    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(tuple); k++) fetch(PyTuple_GET_ITEM(tuple, k));
-}
-
-/* Fetch what is touched when a call some places further on is marked: first the call, then what it holds, then what that
-   holds. */
-static inline void fetch_ahead(PyObject *calls, Py_ssize_t i, Py_ssize_t n) {
-    if (i + 12 < n) fetch(PyList_GET_ITEM(calls, i + 12));
-    if (i + 8 < n) {
-        PyObject *call = PyList_GET_ITEM(calls, i + 8);
-        if (AT(call, C.inputs) != NULL) fetch(AT(call, C.inputs));
-        if (AT(call, C.handles) != NULL) fetch(AT(call, C.handles));
-    }
-    if (i + 4 < n) {
-        PyObject *call = PyList_GET_ITEM(calls, i + 4);
-        fetch_items(AT(call, C.inputs));
-        fetch_items(AT(call, C.handles));
-    }
-}
-
 /* References to those of the stand-ins of a call that somebody holds, besides the call itself, are added to `live`. What is
    recorded in Python has weak references to them. */
 static int note_held(PyObject *handles, PyObject *live) {
@@ -233,14 +212,12 @@ static PyObject *mark_as_run(PyObject *self, PyObject *args) {
     PyObject *calls, *group, *live;
     Py_ssize_t start, step;
     if (!PyArg_ParseTuple(args, "OOnnO!", &calls, &group, &start, &step, &PyList_Type, &live) || !are_calls(calls)) return NULL;
-    Py_ssize_t n = PyList_GET_SIZE(calls);
-    for (Py_ssize_t i = 0; i < n; i++) {
-        fetch_ahead(calls, i, n);
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(calls); i++) {
         PyObject *call = PyList_GET_ITEM(calls, i), *handles = AT(call, C.handles);
         if (!IS_A(handles, &PyTuple_Type)) continue;
         if (note_held(handles, live) < 0) return NULL;
     }
-    for (Py_ssize_t i = 0; i < n; i++) {
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(calls); i++) {
         PyObject *call = PyList_GET_ITEM(calls, i), *id = PyLong_FromSsize_t(start + i * step);
         if (id == NULL) return NULL;
         replace(call, C.group, Py_NewRef(group));
