@@ -312,10 +312,10 @@ class Hub:
             example.fiber = None
             self._finish(example)
 
-    def _work(self, example: Example) -> None:
+    def _work(self, example: Example | None) -> None:
         """What a fiber runs: one example after another. A new greenlet costs several times as much as a switch."""
         fiber = getcurrent()
-        while True:
+        while example is not None:
             example.body()
             self._idle.append(fiber)
             example = self._greenlet.switch()
@@ -323,7 +323,7 @@ class Hub:
     def _end_fibers(self) -> None:
         idle, self._idle = self._idle, []
         for fiber in idle:
-            fiber.throw(GreenletExit)
+            fiber.switch(None)
 
     def _finish(self, example: Example) -> None:
         if example.error is not None:
