@@ -115,9 +115,9 @@ class Mode:
     def with_generator(self, generator: Any) -> Mode:
         """This mode with its own random numbers: one for each example of a map, so it is made quickly."""
         mode = Mode.__new__(Mode)
-        for name in Mode.__slots__:
-            setattr(mode, name, getattr(self, name))
-        mode.generator = generator
+        mode.grad, mode.executor, mode.inference, mode.anomaly = self.grad, self.executor, self.inference, self.anomaly
+        mode.saved_hooks, mode.generator, mode.watcher = self.saved_hooks, generator, self.watcher
+        mode.autocast, mode.plain_calls, mode.watchers = self.autocast, self.plain_calls, self.watchers
         return mode
 
 

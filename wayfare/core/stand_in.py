@@ -12,6 +12,7 @@ from math import prod
 from typing import Any, Protocol
 
 from wayfare.core.device import Device, device_of
+from wayfare.core.native import NATIVE
 from wayfare.core.spec import OF_NUMPY, DType, Size
 from wayfare.core.tensor import Tensor
 
@@ -178,8 +179,16 @@ def stand_in(handle: StandInHandle, requires_grad: bool) -> StandIn:
     return t
 
 
+def _set_class(t: Tensor, cls: type[Tensor]) -> None:
+    """A stand-in becomes an ordinary tensor, or a tensor a stand-in."""
+    t.__class__ = cls
+
+
+set_class: Callable[[Tensor, type[Tensor]], None] = _set_class if NATIVE is None else NATIVE.set_class
+
+
 def become(t: Tensor, real: Tensor) -> None:
     """Turn a stand-in into the ordinary tensor `real`."""
-    t.__class__ = Tensor
+    set_class(t, Tensor)
     t._array, t._edge, t._requires_grad = real._array, real._edge, real._requires_grad
     t._grad, t._view, t._extras = real._grad, real._view, real._extras

@@ -2,38 +2,51 @@
    records it, and the methods of lazy tensors that take more than tensors. See wayfare/batch/record and wayfare/nn/hooks.py. */
 
 static PyTypeObject *CallFrontType;
-static PyObject *sNO_COMMON_CALLS, *sOPAQUE_FAST_PATHS, *sCALLEES;
+static PyObject *sHOOKS;
 
 /* The session of this thread, if it records and each call may be like another one; borrowed from `mode`. */
 static PyObject *recording_session(PyObject **mode, int watched) {
     PyObject *session = SessionType == NULL || PySet_GET_SIZE(UNUSUAL) == 0 ? NULL : session_of(mode);
     if (session == NULL) return NULL;
-    PyObject *hub = PyObject_GetAttr(session, sHUB), *watchers = AT(*mode, M.watchers);
-    int usual = hub != NULL && is_true(hub, sIN_ORDER) == 0 && is_true(session, sNO_COMMON_CALLS) == 0
-        && (watched || (IS_A(watchers, &PyTuple_Type) && PyTuple_GET_SIZE(watchers) == 0));
-    Py_XDECREF(hub);
-    if (usual) return session;
-    PyErr_Clear();
+    PyObject *hub = AT(session, SESSION.hub), *watchers = AT(*mode, M.watchers);
+    if (in_any_order(hub)
+        && AT(session, SESSION.no_common_calls) == Py_False
+        && (watched || (IS_A(watchers, &PyTuple_Type) && PyTuple_GET_SIZE(watchers) == 0))) return session;
     Py_CLEAR(*mode);
     return NULL;
 }
 
+static PyObject *tuple_of(PyObject *const *items, Py_ssize_t n) {
+    PyObject *made = PyTuple_New(n);
+    for (Py_ssize_t i = 0; made != NULL && i < n; i++) PyTuple_SET_ITEM(made, i, Py_NewRef(items[i]));
+    return made;
+}
+
 /* The results of a call by one of the fast paths that are known for `key`, which is taken over; MISSED if there is none. */
-static PyObject *by_fast_path(PyObject *session, PyObject *mode, PyObject *key, PyObject *args) {
-    PyObject *both = PyObject_GetAttr(session, sOPAQUE_FAST_PATHS);
-    PyObject *table = both == NULL || key == NULL ? NULL : PyDict_GetItemWithError(both, AT(mode, M.grad));
+static PyObject *by_fast_path(PyObject *session, PyObject *mode, PyObject *key, PyObject *const *args, Py_ssize_t n) {
+    PyObject *both = AT(session, SESSION.opaque_fast_paths);
+    PyObject *table = !IS_A(both, &PyDict_Type) || key == NULL ? NULL : PyDict_GetItemWithError(both, AT(mode, M.grad));
     PyObject *paths = table == NULL ? NULL : Py_XNewRef(PyDict_GetItemWithError(table, key));
-    Py_XDECREF(both);
     Py_XDECREF(key);
     if (!IS_A(paths, &PyTuple_Type)) { Py_XDECREF(paths); return PyErr_Occurred() ? NULL : Py_NewRef(MISSED); }
-    PyObject *given[2] = {session, args}, *made = Py_NewRef(MISSED);
+    PyObject *made = Py_NewRef(MISSED), *all = NULL;
     for (Py_ssize_t i = 0; made == MISSED && i < PyTuple_GET_SIZE(paths); i++) {
         PyObject *path = PyTuple_GET_ITEM(paths, i);
         Py_DECREF(made);
-        made = Py_TYPE(path) == FastPathType ? fast_path_call((Recorder *)path, given, 2, NULL) : PyObject_Vectorcall(path, given, 2, NULL);
+        if (Py_TYPE(path) == FastPathType) { made = by_one_fast_path((Recorder *)path, session, args, n); continue; }
+        if (all == NULL) all = tuple_of(args, n);
+        made = all == NULL ? NULL : PyObject_CallFunctionObjArgs(path, session, all, NULL);
     }
+    Py_XDECREF(all);
     Py_DECREF(paths);
     return made;
+}
+
+/* The same for a method or function of an owner, and a tuple of arguments. */
+static PyObject *by_method(PyObject *session, PyObject *mode, PyObject *owner, PyObject *function, PyObject *args) {
+    PyObject *id = PyLong_FromVoidPtr(owner), *key = id == NULL ? NULL : PyTuple_Pack(2, id, function);
+    Py_XDECREF(id);
+    return key == NULL ? NULL : by_fast_path(session, mode, key, &PyTuple_GET_ITEM(args, 0), PyTuple_GET_SIZE(args));
 }
 
 /* nn.hooks.as_one(module, args, options) */
@@ -42,12 +55,39 @@ static PyObject *module_call(Front *front, PyObject *const *args, size_t flags, 
     if (names == NULL && PyVectorcall_NARGS(flags) == 3 && PyTuple_CheckExact(args[1]) && PyDict_CheckExact(args[2])
         && PyDict_GET_SIZE(args[2]) == 0) session = recording_session(&mode, 0);
     if (session != NULL) {
-        PyObject *made = by_fast_path(session, mode, PyLong_FromVoidPtr(args[0]), args[1]);
+        PyObject *made = by_fast_path(session, mode, PyLong_FromVoidPtr(args[0]), &PyTuple_GET_ITEM(args[1], 0), PyTuple_GET_SIZE(args[1]));
         Py_DECREF(mode);
         if (made != MISSED) return made;
         Py_DECREF(made);
     }
     return PyObject_Vectorcall(front->general, args, flags, names);
+}
+
+/* Module.__call__(module, *args): in a Front, `op` is called with the module and an error, before that is raised. */
+static PyObject *whole_module_call(Front *front, PyObject *const *args, size_t flags, PyObject *names) {
+    PyObject *mode = NULL, *hooks, *made;
+    Py_ssize_t given = PyVectorcall_NARGS(flags);
+    PyObject *session = names == NULL && given > 0 ? recording_session(&mode, 0) : NULL;
+    if (session == NULL) return PyObject_Vectorcall(front->general, args, flags, names);
+    hooks = PyObject_GetAttr(args[0], sHOOKS);
+    if (hooks == Py_None) made = by_fast_path(session, mode, PyLong_FromVoidPtr(args[0]), args + 1, given - 1);
+    else { PyErr_Clear(); made = Py_NewRef(MISSED); }
+    Py_XDECREF(hooks);
+    Py_DECREF(mode);
+    if (made == MISSED) {
+        Py_DECREF(made);
+        return PyObject_Vectorcall(front->general, args, flags, names);
+    }
+    if (made == NULL) {
+        PyObject *type, *error, *trace, *named;
+        PyErr_Fetch(&type, &error, &trace);
+        PyErr_NormalizeException(&type, &error, &trace);
+        named = PyObject_CallFunctionObjArgs(front->op, args[0], error, NULL);
+        if (named == NULL) PyErr_Clear();
+        Py_XDECREF(named);
+        PyErr_Restore(type, error, trace);
+    }
+    return made;
 }
 
 /* Session.opaque_call(self, owner, function, args, options, info) */
@@ -56,10 +96,21 @@ static PyObject *opaque_call(Front *front, PyObject *const *args, size_t flags, 
     if (names == NULL && PyVectorcall_NARGS(flags) == 6 && PyTuple_CheckExact(args[3]) && PyDict_CheckExact(args[4])
         && PyDict_GET_SIZE(args[4]) == 0) session = recording_session(&mode, 1);
     if (session != NULL) {
-        PyObject *id = session == args[0] ? PyLong_FromVoidPtr(args[1]) : NULL, *made = NULL;
-        if (id != NULL) made = by_fast_path(session, mode, PyTuple_Pack(2, id, args[2]), args[3]);
-        else if (!PyErr_Occurred()) made = Py_NewRef(MISSED);
-        Py_XDECREF(id);
+        PyObject *made = session != args[0] ? Py_NewRef(MISSED) : by_method(session, mode, args[1], args[2], args[3]);
+        Py_DECREF(mode);
+        if (made != MISSED) return made;
+        Py_DECREF(made);
+    }
+    return PyObject_Vectorcall(front->general, args, flags, names);
+}
+
+/* nn.one_call.as_one(layer, method, args, options, about) */
+static PyObject *layer_call(Front *front, PyObject *const *args, size_t flags, PyObject *names) {
+    PyObject *mode = NULL, *session = NULL;
+    if (names == NULL && PyVectorcall_NARGS(flags) == 5 && PyTuple_CheckExact(args[2]) && PyDict_CheckExact(args[3])
+        && PyDict_GET_SIZE(args[3]) == 0) session = recording_session(&mode, 1);
+    if (session != NULL) {
+        PyObject *made = by_method(session, mode, args[0], args[1], args[2]);
         Py_DECREF(mode);
         if (made != MISSED) return made;
         Py_DECREF(made);
@@ -72,10 +123,8 @@ static PyObject *opaque_call(Front *front, PyObject *const *args, size_t flags, 
 static PyObject *function_call(Front *front, PyObject *const *args, size_t flags, PyObject *names) {
     PyObject *mode = NULL, *session = names == NULL ? recording_session(&mode, 1) : NULL;
     if (session != NULL) {
-        PyObject *made = NULL, *all = PyTuple_New(PyVectorcall_NARGS(flags));
-        for (Py_ssize_t i = 0; all != NULL && i < PyTuple_GET_SIZE(all); i++) PyTuple_SET_ITEM(all, i, Py_NewRef(args[i]));
-        if (all != NULL) made = session == front->number ? by_fast_path(session, mode, Py_NewRef(front->op), all) : Py_NewRef(MISSED);
-        Py_XDECREF(all);
+        PyObject *made = session != front->number ? Py_NewRef(MISSED)
+            : by_fast_path(session, mode, Py_NewRef(front->op), args, PyVectorcall_NARGS(flags));
         Py_DECREF(mode);
         if (made == NULL) return NULL;
         if (made != MISSED) {
@@ -94,9 +143,8 @@ static PyObject *chosen_call(Front *front, PyObject *const *args, size_t flags, 
         if (Py_TYPE(called) != &PyFunction_Type && Py_TYPE(called) != &PyMethod_Type) return Py_NewRef(called);
         PyObject *session = SessionType == NULL || PySet_GET_SIZE(UNUSUAL) == 0 ? NULL : session_of(&mode);
         if (session != NULL) {
-            PyObject *callees = PyObject_GetAttr(session, sCALLEES);
-            if (callees != NULL && PyDict_CheckExact(callees)) found = Py_XNewRef(PyDict_GetItemWithError(callees, called));
-            Py_XDECREF(callees);
+            PyObject *callees = AT(session, SESSION.callees);
+            if (IS_A(callees, &PyDict_Type)) found = Py_XNewRef(PyDict_GetItemWithError(callees, called));
             Py_DECREF(mode);
             if (found != NULL) return found;
             if (PyErr_Occurred()) return NULL;
@@ -176,7 +224,8 @@ static PyObject *arguments_call(Front *front, PyObject *const *args, size_t flag
 static PyObject *call_front_new(PyTypeObject *type, PyObject *args, PyObject *options) {
     static const struct { const char *name; void *call; } all[] = {
         {"module", module_call}, {"opaque", opaque_call}, {"function", function_call}, {"chosen", chosen_call},
-        {"join", join_call}, {"arguments", arguments_call}};
+        {"join", join_call}, {"arguments", arguments_call}, {"call", whole_module_call},
+        {"layer", layer_call}};
     PyObject *general, *op = Py_None, *session = Py_None, *misses = Py_None;
     const char *what;
     if (!PyArg_ParseTuple(args, "Os|OOO", &general, &what, &op, &session, &misses)) return NULL;
@@ -198,9 +247,7 @@ static PyType_Slot call_front_slots[] = FRONT_SLOTS(call_front_new);
 static PyType_Spec call_front_spec = {"wayfare.native.CallFront", sizeof(Front), 0, FRONT_FLAGS, call_front_slots};
 
 static int init_calls(PyObject *m) {
-    PyObject **const names[] = {&sNO_COMMON_CALLS, &sOPAQUE_FAST_PATHS, &sCALLEES};
-    static const char *const texts[] = {"no_common_calls", "opaque_fast_paths", "callees"};
-    for (int i = 0; i < 3; i++) if ((*names[i] = PyUnicode_InternFromString(texts[i])) == NULL) return -1;
+    if ((sHOOKS = PyUnicode_InternFromString("_hooks")) == NULL) return -1;
     return add_type(m, "CallFront", &call_front_spec, &CallFrontType);
 }
 

@@ -195,7 +195,9 @@ static PyObject *set_up_recording(PyObject *self, PyObject *args) {
                           &SessionType, &ModeType, &MISSED, &CHECK_NOW, &PARTS, &PyList_Type, &EPOCH, &HubType)) return NULL;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++) Py_INCREF(PyTuple_GET_ITEM(args, i));
 #define SLOTS(table, type, field, name) if ((table.field = slot_of(type, name)) < 0) return NULL
-    if (slots_of_calls() < 0) return NULL;
+    if (slots_of_calls() < 0 || make_here(&CALLS, CallType, free_call) < 0 || make_here(&VALUES, ValueType, free_value) < 0
+        || make_here(&STAND_INS, StandInType, free_stand_in) < 0
+        || make_here(&ROW_COPIES, RowCopyType, free_row_copy) < 0) return NULL;
     SLOTS(R, RowType, shape, "shape"); SLOTS(R, RowType, dtype, "dtype"); SLOTS(R, RowType, is_float, "is_float");
     SLOTS(R, RowType, layout, "layout");
     SLOTS(M, ModeType, executor, "executor"); SLOTS(M, ModeType, grad, "grad"); SLOTS(M, ModeType, inference, "inference");
@@ -203,16 +205,18 @@ static PyObject *set_up_recording(PyObject *self, PyObject *args) {
     SLOTS(SESSION, SessionType, pending, "pending"); SLOTS(SESSION, SessionType, pending_bytes, "pending_bytes");
     SLOTS(SESSION, SessionType, limit, "limit"); SLOTS(SESSION, SessionType, hub, "hub"); SLOTS(SESSION, SessionType, live, "live");
     SLOTS(SESSION, SessionType, row_copies, "row_copies"); SLOTS(SESSION, SessionType, op_fast_paths, "op_fast_paths");
-    if ((HUB_CURRENT = slot_of(HubType, "current")) < 0) return NULL;
+    SLOTS(SESSION, SessionType, opaque_fast_paths, "opaque_fast_paths"); SLOTS(SESSION, SessionType, callees, "callees");
+    SLOTS(SESSION, SessionType, no_common_calls, "no_common_calls");
+    SLOTS(HUB, HubType, current, "current"); SLOTS(HUB, HubType, in_order, "in_order");
     SLOTS(K, RowCopyType, data, "data"); SLOTS(K, RowCopyType, row, "row"); SLOTS(K, RowCopyType, source, "source");
     if ((COPIES = slot_of(RowCopiesType, "_copies")) < 0 || (TENSOR_ROLE = slot_of(TensorType, "_role")) < 0) return NULL;
     Py_RETURN_NONE;
 }
 
 static int init_record(PyObject *m) {
-    PyObject **const names[] = {&sFLUSH, &sHUB, &sOF, &sIN_ORDER, &sOUTER, &sMEMORY_SHARED};
-    static const char *const texts[] = {"flush", "hub", "of", "in_order", "outer", "memory_shared"};
-    for (int i = 0; i < 6; i++) if ((*names[i] = PyUnicode_InternFromString(texts[i])) == NULL) return -1;
+    PyObject **const names[] = {&sFLUSH, &sOF, &sOUTER, &sMEMORY_SHARED};
+    static const char *const texts[] = {"flush", "of", "outer", "memory_shared"};
+    for (int i = 0; i < 4; i++) if ((*names[i] = PyUnicode_InternFromString(texts[i])) == NULL) return -1;
     return add_type(m, "Recorder", &recorder_spec, &RecorderType) || add_type(m, "FastPath", &fast_path_spec, &FastPathType)
         || add_type(m, "LazyMethod", &lazy_spec, &LazyMethodType) ? -1 : 0;
 }

@@ -4,6 +4,13 @@ static PyTypeObject *StepsType, *StackCallsType, *SignatureType;
 static Py_ssize_t RAGGED;
 static PyObject *EMPTY, *NEEDED, *sDONE;
 
+static int is_true(PyObject *o, PyObject *name) {  /* of an attribute; -1: there is none */
+    PyObject *found = PyObject_GetAttr(o, name);
+    int is = found == NULL ? -1 : PyObject_IsTrue(found);
+    Py_XDECREF(found);
+    return is;
+}
+
 /* A table from addresses to small numbers. */
 typedef struct { void **keys; Py_ssize_t *values; Py_ssize_t size, used; } Numbers;
 

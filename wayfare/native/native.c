@@ -8,6 +8,12 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <structmember.h>
+#if PY_VERSION_HEX < 0x030C0000
+/* Frames as the interpreter has them: to ask for a frame object would make one for every function of the user. */
+#define Py_BUILD_CORE_MODULE 1
+#include <internal/pycore_frame.h>
+#undef Py_BUILD_CORE_MODULE
+#endif
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
 #include <numpy/arrayobject.h>
 #include <numpy/ufuncobject.h>
@@ -60,6 +66,29 @@ static Py_ssize_t slot_of(PyTypeObject *type, const char *name) {
 }
 
 /* The user's line: code object and offset of the innermost frame outside the library. */
+#if PY_VERSION_HEX < 0x030C0000
+static int note_line(PyObject *o, Py_ssize_t code_at, Py_ssize_t offset_at) {
+    PyObject *code = Py_None, *offset = NULL;
+    _PyInterpreterFrame *frame = PyThreadState_Get()->cframe->current_frame;
+    for (; frame != NULL; frame = frame->previous) {
+        if (_PyFrame_IsIncomplete(frame)) continue;
+        PyObject *file = frame->f_code->co_filename, *inside = PyDict_GetItemWithError(INSIDE, file);
+        if (inside == NULL) {
+            inside = PyErr_Occurred() ? NULL : PyObject_GetItem(INSIDE, file);
+            if (inside == NULL) return -1;
+            Py_DECREF(inside);  /* the table holds it */
+        }
+        if (inside == Py_True) continue;
+        code = (PyObject *)frame->f_code;
+        offset = PyLong_FromLong(_PyInterpreterFrame_LASTI(frame) * sizeof(_Py_CODEUNIT));
+        break;
+    }
+    if (frame == NULL) offset = PyLong_FromLong(0);
+    PUT(o, code_at, Py_NewRef(code));
+    PUT(o, offset_at, offset);
+    return offset == NULL ? -1 : 0;
+}
+#else
 static int note_line(PyObject *o, Py_ssize_t code_at, Py_ssize_t offset_at) {
     PyFrameObject *frame = PyEval_GetFrame();
     Py_XINCREF(frame);
@@ -87,6 +116,7 @@ static int note_line(PyObject *o, Py_ssize_t code_at, Py_ssize_t offset_at) {
     PUT(o, offset_at, PyLong_FromLong(0));
     return 0;
 }
+#endif
 
 /* The mode of this thread: 0 the ordinary one, 1 no_grad, 2 any other one (which Python must see to), -1 an error. */
 static inline int mode_now(void) {
@@ -133,6 +163,7 @@ static inline PyObject *new_array(PyArray_Descr *descr, int ndim, npy_intp const
 #include "eager.h"
 #include "views.h"
 #include "backward.h"
+#include "objects.h"
 #include "record.h"
 #include "lazy.h"
 #include "calls.h"
@@ -179,6 +210,7 @@ static PyMethodDef functions[] = {
     {"is_within", is_within, METH_VARARGS, "Whether a frame of an example is within a range of its code."},
     {"by_depth", by_depth, METH_O, "Groups of calls by depth."},
     {"one_after_another", one_after_another, METH_O, "Groups of calls by signature."},
+    {"set_class", set_class, METH_VARARGS, "Make a tensor a stand-in, or a stand-in a tensor."},
     {"order_rows", order_rows, METH_O, "Sort the calls of groups by who reads them."},
     {"columns_of", columns_of, METH_O, "The inputs of calls, column by column."},
     {"rows_of", rows_of, METH_VARARGS, "Where the rows of values lie."},

@@ -10,10 +10,10 @@ static struct { Py_ssize_t executor, grad, inference, watchers; } M;
 static struct { Py_ssize_t data, row, source; } K;
 static Py_ssize_t COPIES, TENSOR_ROLE;
 static PyObject *EPOCH;
-static struct { Py_ssize_t pending, pending_bytes, limit, hub, row_copies, live, op_fast_paths; } SESSION;
-static Py_ssize_t HUB_CURRENT;
+static struct { Py_ssize_t pending, pending_bytes, limit, hub, row_copies, live, op_fast_paths, opaque_fast_paths, callees, no_common_calls; } SESSION;
+static struct { Py_ssize_t current, in_order; } HUB;
 static PyTypeObject *HubType;
-static PyObject *sFLUSH, *sHUB, *sOF, *sIN_ORDER, *sOUTER, *sMEMORY_SHARED;
+static PyObject *sFLUSH, *sOF, *sOUTER, *sMEMORY_SHARED;
 
 enum { MOST_OUTS = 8, MOST_ROWS = 16 };
 enum { MOST_ROW_BYTES = 64 * 1024 };  /* MAX_ROW_BYTES of record/signature.py */
@@ -27,13 +27,13 @@ typedef struct {
     PyObject *signature, *outs, *bytes;
     char carries[MOST_OUTS], needs_grad, n_outs, single, checks;
     /* of a fast path: for each argument the length of a tuple (-1: a constant, -2: one tensor), for each row what it is */
-    PyObject *owner, *holds, *fits, *expected, *constants, *held_at;
+    PyObject *owner, *holds, *fits, *below, *expected, *constants, *held_at;
     signed char structure[MOST_ROWS], rows[MOST_ROWS];
     int n_args, n_rows, by_epoch;
 } Recorder;
 
 static PyObject *lazy_tensor(PyObject *call, Py_ssize_t number, PyObject *row, int needs_grad) {
-    PyObject *value = ValueType->tp_alloc(ValueType, 0), *t;
+    PyObject *value = make(&VALUES), *t;
     if (value == NULL) return NULL;
     PyObject *needs = needs_grad ? Py_True : Py_False;
     PUT(value, W.call, Py_NewRef(call));
@@ -42,17 +42,29 @@ static PyObject *lazy_tensor(PyObject *call, Py_ssize_t number, PyObject *row, i
     PUT(value, W.needs_grad, Py_NewRef(needs));
     PUT(value, W.is_part, Py_NewRef(Py_False));
     PUT(value, W.offset, PyLong_FromLong(0));
-    t = StandInType->tp_alloc(StandInType, 0);
+    t = make(&STAND_INS);
     if (t == NULL) { Py_DECREF(value); return NULL; }
     PUT(t, T.handle, value);
     PUT(t, T.requires_grad, Py_NewRef(needs));
     return t;
 }
 
+/* A call that was recorded a little while ago gives up its stand-ins if nobody else holds them by now: mostly they were
+   arguments of another call meanwhile. They are in the cache still, and so is their memory when it is used again. */
+enum { WHILE = 16 };
+static inline void give_up_early(PyObject *pending) {
+    Py_ssize_t at = PyList_GET_SIZE(pending) - 1 - WHILE;
+    PyObject *call = at < 0 ? NULL : PyList_GET_ITEM(pending, at), *handles = IS_A(call, CallType) ? AT(call, C.handles) : NULL;
+    if (!IS_A(handles, &PyTuple_Type) || Py_REFCNT(handles) > 1) return;
+    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(handles); k++)
+        if (Py_TYPE(PyTuple_GET_ITEM(handles, k)) != StandInType || Py_REFCNT(PyTuple_GET_ITEM(handles, k)) > 1) return;
+    replace(call, C.handles, Py_NewRef(Py_None));
+}
+
 /* Make the call and its lazy tensors (a tuple; a new reference). Takes over `inputs`, whose rows are `rows`. */
 static PyObject *record_call(Recorder *r, PyObject *session, PyObject *inputs, PyObject *const *rows, Py_ssize_t n_rows) {
-    PyObject *call = NULL, *made = NULL, *handles = NULL, *hub = AT(session, SESSION.hub), *total = NULL;
-    if (!IS_A(hub, HubType) || AT(hub, HUB_CURRENT) == NULL || !IS_A(AT(session, SESSION.pending_bytes), &PyLong_Type)
+    PyObject *call = NULL, *made = NULL, *hub = AT(session, SESSION.hub), *total = NULL;
+    if (!IS_A(hub, HubType) || AT(hub, HUB.current) == NULL || !IS_A(AT(session, SESSION.pending_bytes), &PyLong_Type)
         || !IS_A(AT(session, SESSION.limit), &PyLong_Type) || !IS_A(AT(session, SESSION.pending), &PyList_Type)) {
         PyErr_SetString(PyExc_TypeError, "record: this is no session in use");
         goto failed;
@@ -68,26 +80,24 @@ static PyObject *record_call(Recorder *r, PyObject *session, PyObject *inputs, P
         else if (PyObject_TypeCheck(rows[i], TensorType)) needs = AT(rows[i], T.requires_grad) == Py_True;
     }
     if (PyErr_Occurred()) goto failed;
-    call = CallType->tp_alloc(CallType, 0);
+    call = make(&CALLS);
     made = PyTuple_New(r->n_outs);
-    handles = PyTuple_New(r->n_outs);
-    if (call == NULL || made == NULL || handles == NULL) goto failed;
+    if (call == NULL || made == NULL) goto failed;
     PUT(call, C.signature, Py_NewRef(r->signature));
     PUT(call, C.inputs, Py_NewRef(inputs));
     PUT(call, C.extra, Py_NewRef(Py_None));
     PUT(call, C.group, Py_NewRef(Py_None));
-    PUT(call, C.example, Py_NewRef(AT(hub, HUB_CURRENT)));
+    PUT(call, C.example, Py_NewRef(AT(hub, HUB.current)));
     for (int i = 0; i < r->n_outs; i++) {
         PyObject *t = lazy_tensor(call, i, PyTuple_GET_ITEM(r->outs, i), needs && r->carries[i]);
         if (t == NULL) goto failed;
         PyTuple_SET_ITEM(made, i, t);
-        PyObject *handle = PyWeakref_NewRef(t, NULL);  /* tells later whether the tensor is still held */
-        if (handle == NULL) goto failed;
-        PyTuple_SET_ITEM(handles, i, handle);
     }
-    PUT(call, C.handles, Py_NewRef(handles));
     if (note_line(call, C.code, C.offset) < 0) goto failed;
     if (PyList_Append(AT(session, SESSION.pending), call) < 0) goto failed;  /* `flush` may have made a new list */
+    PyObject_GC_UnTrack(made);
+    PUT(call, C.handles, Py_NewRef(made));  /* not before: whoever runs or drops it takes it away again */
+    give_up_early(AT(session, SESSION.pending));
     total = PyNumber_Add(AT(session, SESSION.pending_bytes), r->bytes);
     if (total == NULL) goto failed;
     replace(session, SESSION.pending_bytes, Py_NewRef(total));
@@ -95,7 +105,7 @@ static PyObject *record_call(Recorder *r, PyObject *session, PyObject *inputs, P
 failed:
     Py_CLEAR(made);
 end:
-    Py_XDECREF(inputs); Py_XDECREF(call); Py_XDECREF(handles); Py_XDECREF(total);
+    Py_XDECREF(inputs); Py_XDECREF(call); Py_XDECREF(total);
     return made;
 }
 
@@ -121,7 +131,7 @@ static PyObject *row_copy(PyObject *copies, PyObject *t, PyArrayObject *x, PyObj
         Py_DECREF(id);
         return Py_NewRef(copy);
     }
-    copy = PyErr_Occurred() ? NULL : RowCopyType->tp_alloc(RowCopyType, 0);
+    copy = PyErr_Occurred() ? NULL : make(&ROW_COPIES);
     if (copy != NULL) {
         PUT(copy, K.data, PyBytes_FromStringAndSize(PyArray_DATA(x), PyArray_NBYTES(x)));
         PUT(copy, K.row, Py_NewRef(row));
@@ -132,11 +142,9 @@ static PyObject *row_copy(PyObject *copies, PyObject *t, PyArrayObject *x, PyObj
     return copy;
 }
 
-static int is_true(PyObject *o, PyObject *name) {  /* of an attribute; -1: there is none */
-    PyObject *found = PyObject_GetAttr(o, name);
-    int is = found == NULL ? -1 : PyObject_IsTrue(found);
-    Py_XDECREF(found);
-    return is;
+/* Do the examples of a hub run in any order? */
+static int in_any_order(PyObject *hub) {
+    return IS_A(hub, HubType) && IS_A(AT(hub, HUB.in_order), &PyUnicode_Type) && PyUnicode_GET_LENGTH(AT(hub, HUB.in_order)) == 0;
 }
 
 /* An ordinary tensor as a row, if it is a row of one example (Session.is_own_row) that has the shape and dtype of `row`. NULL
@@ -148,7 +156,7 @@ static PyObject *own_row(PyObject *session, PyObject *t, PyObject *row) {
         || PyArray_NDIM(x) == 0 || !PyArray_IS_C_CONTIGUOUS(x) || PyArray_NBYTES(x) > MOST_ROW_BYTES
         || !has_shape(x, AT(row, R.shape))) return NULL;
     PyObject *hub = AT(session, SESSION.hub), *copies = AT(session, SESSION.row_copies);
-    if (hub == NULL || copies == NULL || is_true(hub, sIN_ORDER) != 0) return NULL;
+    if (copies == NULL || !in_any_order(hub)) return NULL;
     Py_INCREF(copies);
     PyObject *found = row_copy(copies, t, x, row);
     Py_DECREF(copies);
@@ -168,14 +176,28 @@ static PyObject *outside_row(PyObject *session, PyObject *t, PyObject *expected,
     return row;
 }
 
-/* fast_path(session, args): the results of the call, or MISSED. */
-static PyObject *fast_path_call(Recorder *r, PyObject *const *given, size_t flags, PyObject *names) {
-    if (names != NULL || PyVectorcall_NARGS(flags) != 2 || !PyTuple_Check(given[1])) { PyErr_SetString(PyExc_TypeError, "fast_path(session, args)"); return NULL; }
-    PyObject *session = given[0], *args = given[1], *flat[MOST_ROWS];
-    if (PyTuple_GET_SIZE(args) != r->n_args || Py_TYPE(session) != SessionType) return Py_NewRef(MISSED);
+/* Are these integers at least 0, and less than an attribute of the owner? 0: that must be found out in another way. */
+static int are_below(Recorder *r, PyObject *copy) {
+    if (r->below == Py_None || !IS_A(AT(copy, K.row), RowType) || !IS_A(AT(copy, K.data), &PyBytes_Type)) return 0;
+    PyArray_Descr *dtype = (PyArray_Descr *)AT(AT(copy, K.row), R.dtype);
+    if (dtype == NULL || dtype->type_num != NPY_INT64) return 0;
+    PyObject *most = PyObject_GetAttr(r->owner, r->below);
+    npy_int64 end = most != NULL && PyLong_CheckExact(most) ? PyLong_AsLongLong(most) : 0;
+    Py_XDECREF(most);
+    PyErr_Clear();
+    const npy_int64 *number = (const npy_int64 *)PyBytes_AS_STRING(AT(copy, K.data));
+    Py_ssize_t n = PyBytes_GET_SIZE(AT(copy, K.data)) / sizeof(npy_int64), good = 0;
+    for (Py_ssize_t i = 0; i < n; i++) good += number[i] >= 0 && number[i] < end;
+    return n > 0 && good == n;
+}
+
+/* The results of a call with these arguments, or MISSED. */
+static PyObject *by_one_fast_path(Recorder *r, PyObject *session, PyObject *const *args, Py_ssize_t given) {
+    PyObject *flat[MOST_ROWS];
+    if (given != r->n_args || Py_TYPE(session) != SessionType) return Py_NewRef(MISSED);
     int n = 0;
     for (int i = 0; i < r->n_args; i++) {
-        PyObject *part = PyTuple_GET_ITEM(args, i);
+        PyObject *part = args[i];
         int how = r->structure[i];
         if (how == -1) {
             PyObject *constant = PyTuple_GET_ITEM(r->constants, i);
@@ -191,6 +213,7 @@ static PyObject *fast_path_call(Recorder *r, PyObject *const *given, size_t flag
     }
     PyObject *rows = PyTuple_New(n), *result = NULL;
     if (rows == NULL) return NULL;
+    PyObject_GC_UnTrack(rows);  /* as the call that will hold it */
     for (int i = 0; i < n; i++) {
         PyObject *expected = PyTuple_GET_ITEM(r->expected, i), *row = NULL;
         if (r->rows[i] == IS_VALUE) {
@@ -220,9 +243,10 @@ static PyObject *fast_path_call(Recorder *r, PyObject *const *given, size_t flag
     if (made != NULL && r->checks) {
         /* A call that will fail must fail here, before the example goes on; inside a `try`, also one that may fail. */
         PyObject *first = n > 0 ? PyTuple_GET_ITEM(rows, 0) : NULL, *fits = NULL;
-        if (r->fits != Py_None && IS_A(first, RowCopyType) && AT(first, K.source) != NULL)
-            fits = PyObject_CallFunctionObjArgs(r->fits, r->owner, AT(first, K.source), NULL);
-        int good = fits == NULL ? 0 : PyObject_IsTrue(fits);
+        int copied = r->fits != Py_None && IS_A(first, RowCopyType) && AT(first, K.source) != NULL;
+        int good = copied && are_below(r, first);
+        if (copied && !good) fits = PyObject_CallFunctionObjArgs(r->fits, r->owner, AT(first, K.source), NULL);
+        if (fits != NULL) good = PyObject_IsTrue(fits);
         PyObject *checked = NULL;
         if (good == 0 && !PyErr_Occurred())
             checked = PyObject_CallFunctionObjArgs(CHECK_NOW, session, PyTuple_GET_ITEM(made, r->n_outs - 1),
@@ -238,16 +262,23 @@ static PyObject *fast_path_call(Recorder *r, PyObject *const *given, size_t flag
     return result;
 }
 
+/* fast_path(session, args) */
+static PyObject *fast_path_call(Recorder *r, PyObject *const *given, size_t flags, PyObject *names) {
+    if (names != NULL || PyVectorcall_NARGS(flags) != 2 || !PyTuple_Check(given[1])) { PyErr_SetString(PyExc_TypeError, "fast_path(session, args)"); return NULL; }
+    return by_one_fast_path(r, given[0], &PyTuple_GET_ITEM(given[1], 0), PyTuple_GET_SIZE(given[1]));
+}
+
 /* Recorder(signature, outs, carries, bytes, needs_grad) and
    FastPath(signature, outs, carries, bytes, needs_grad, owner, holds, fits, expected, structure, rows, single, checks, by_epoch,
-            constants), where constants are None, a whole number or a string for each argument (None for tensors) */
+            constants, below), where constants are None, a whole number or a string for each argument (None for tensors); `below` is the name of an
+   attribute of the owner, if integers that are less than that fit, or None */
 static PyObject *recorder_new(PyTypeObject *type, PyObject *args, PyObject *options) {
     PyObject *signature, *outs, *carries, *bytes, *owner = NULL, *holds = NULL, *fits = NULL, *expected = NULL;
-    PyObject *structure = NULL, *rows = NULL, *constants = NULL;
+    PyObject *structure = NULL, *rows = NULL, *constants = NULL, *below = NULL;
     int needs_grad, single = 0, checks = 0, by_epoch = 0;
-    if (!PyArg_ParseTuple(args, "OO!O!Oi|OOOO!O!O!pppO!", &signature, &PyTuple_Type, &outs, &PyTuple_Type, &carries, &bytes,
+    if (!PyArg_ParseTuple(args, "OO!O!Oi|OOOO!O!O!pppO!O", &signature, &PyTuple_Type, &outs, &PyTuple_Type, &carries, &bytes,
                           &needs_grad, &owner, &holds, &fits, &PyTuple_Type, &expected, &PyTuple_Type, &structure,
-                          &PyTuple_Type, &rows, &single, &checks, &by_epoch, &PyTuple_Type, &constants)) return NULL;
+                          &PyTuple_Type, &rows, &single, &checks, &by_epoch, &PyTuple_Type, &constants, &below)) return NULL;
     Recorder *r = (Recorder *)type->tp_alloc(type, 0);
     if (r == NULL) return NULL;
     r->signature = Py_NewRef(signature);
@@ -261,11 +292,12 @@ static PyObject *recorder_new(PyTypeObject *type, PyObject *args, PyObject *opti
     r->owner = Py_XNewRef(owner);
     r->holds = Py_XNewRef(holds);
     r->fits = Py_XNewRef(fits);
+    r->below = Py_XNewRef(below);
     r->expected = Py_XNewRef(expected);
     r->constants = Py_XNewRef(constants);
     r->call = (vectorcallfunc)(structure == NULL ? recorder_call : fast_path_call);
     if (PyTuple_GET_SIZE(outs) > MOST_OUTS || PyTuple_GET_SIZE(carries) != PyTuple_GET_SIZE(outs)
-        || (structure != NULL && (PyTuple_GET_SIZE(structure) > MOST_ROWS || PyTuple_GET_SIZE(rows) > MOST_ROWS
+        || (structure != NULL && (below == NULL || PyTuple_GET_SIZE(structure) > MOST_ROWS || PyTuple_GET_SIZE(rows) > MOST_ROWS
                                   || PyTuple_GET_SIZE(expected) != PyTuple_GET_SIZE(rows) || constants == NULL
                                   || PyTuple_GET_SIZE(constants) != PyTuple_GET_SIZE(structure)))) {
         PyErr_SetString(PyExc_ValueError, "more results or rows than a native recorder has room for");
@@ -287,7 +319,7 @@ static int recorder_traverse(Recorder *r, visitproc visit, void *arg) {
     return 0;
 }
 static int recorder_clear(Recorder *r) {
-    Py_CLEAR(r->signature); Py_CLEAR(r->outs); Py_CLEAR(r->bytes); Py_CLEAR(r->owner); Py_CLEAR(r->holds); Py_CLEAR(r->fits);
+    Py_CLEAR(r->signature); Py_CLEAR(r->outs); Py_CLEAR(r->bytes); Py_CLEAR(r->owner); Py_CLEAR(r->holds); Py_CLEAR(r->fits); Py_CLEAR(r->below);
     Py_CLEAR(r->expected); Py_CLEAR(r->constants); Py_CLEAR(r->held_at);
     return 0;
 }

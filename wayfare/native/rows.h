@@ -188,6 +188,24 @@ static PyObject *place_rows(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* References to those of the stand-ins of a call that somebody holds, besides the call itself, are added to `live`. What is
+   recorded in Python has weak references to them. */
+static int note_held(PyObject *handles, PyObject *live) {
+    int all = Py_REFCNT(handles) > 1;  /* somebody holds the tuple that the call returned */
+    if (all) collect(handles);
+    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(handles); k++) {
+        PyObject *held = PyTuple_GET_ITEM(handles, k), *reference;
+        if (PyWeakref_CheckRef(held)) {
+            if (PyWeakref_GET_OBJECT(held) != Py_None && PyList_Append(live, held) < 0) return -1;
+        } else if (all || Py_REFCNT(held) > 1) {
+            reference = PyWeakref_NewRef(held, NULL);
+            if (reference == NULL || PyList_Append(live, reference) < 0) { Py_XDECREF(reference); return -1; }
+            Py_DECREF(reference);
+        }
+    }
+    return 0;
+}
+
 /* mark_as_run(calls, group, start, step, live): the calls have run, as rows of a group from `start` on; references to
    tensors that are still held are added to `live`. */
 static PyObject *mark_as_run(PyObject *self, PyObject *args) {
@@ -197,10 +215,7 @@ static PyObject *mark_as_run(PyObject *self, PyObject *args) {
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(calls); i++) {
         PyObject *call = PyList_GET_ITEM(calls, i), *handles = AT(call, C.handles);
         if (!IS_A(handles, &PyTuple_Type)) continue;
-        for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(handles); k++) {
-            PyObject *held = PyTuple_GET_ITEM(handles, k);
-            if (PyWeakref_CheckRef(held) && PyWeakref_GET_OBJECT(held) != Py_None && PyList_Append(live, held) < 0) return NULL;
-        }
+        if (note_held(handles, live) < 0) return NULL;
     }
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(calls); i++) {
         PyObject *call = PyList_GET_ITEM(calls, i), *id = PyLong_FromSsize_t(start + i * step);

@@ -77,6 +77,9 @@ def _are_rows(layer: Embedding, indices: Any) -> bool:
     return bool(indices.size and indices.min() >= 0 and indices.max() < layer.num_embeddings)
 
 
+_are_rows.below = "num_embeddings"  # type: ignore[attr-defined]
+
+
 class Embedding(_Table):
     """Row numbers (…) to rows (…, embedding_dim) of a table that is learnt.
 

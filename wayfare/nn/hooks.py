@@ -6,7 +6,7 @@ A module without hooks has none of this: it calls `forward` and nothing else.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from wayfare.autograd.function import Function
 from wayfare.core.errors import ArgumentTypeError, WayfareError
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from wayfare.nn.module import Module
 
 Hook = Callable[..., Any]
+F = TypeVar("F", bound=Hook)
 
 
 class Hooks:
@@ -64,6 +65,11 @@ def as_one(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 
 
 as_one = in_front_of_calls(as_one, "module")
+
+
+def in_front_of_call(function: F) -> F:
+    """`Module.__call__` with the native one in front, which knows the calls that automatic batching takes as one."""
+    return in_front_of_calls(function, "call", name_the_way)
 
 
 def _watched(watching: tuple[Watcher, ...], module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -220,8 +226,10 @@ def _cross(values: tuple[Any, ...], seen: Callable[[tuple[Any, ...]], Any]) -> t
     return tuple(crossed), places
 
 
-def name_the_way(module: Module, error: WayfareError) -> None:
+def name_the_way(module: Module, error: BaseException) -> None:
     """Add this module to the path of an error, so that the error can name the layer."""
+    if not isinstance(error, WayfareError):
+        return
     inner = error.module
     if inner is None:
         text = repr(module)

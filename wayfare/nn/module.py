@@ -77,6 +77,7 @@ class Module:
         raise NotImplementedError(f"{type(self).__name__} has no forward, so it cannot be called. "
                                   "Define forward(self, …) in it, or call the modules inside it.")  # fmt: skip
 
+    @around.in_front_of_call
     def __call__(self: HasForward[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
         module: Any = self  # for the type checker: a call takes and gives what `forward` does
         try:
@@ -124,9 +125,8 @@ class Module:
         self._enter(name, kind, value)
 
     def _not_ready(self, name: str = "") -> WayfareError:
-        what = f"take in {name!r}" if name else "be used"
-        return NotReadyError(f"{type(self).__name__}: cannot {what} before Module.__init__ has run",
-                             fix="Call super().__init__() first in __init__.")  # fmt: skip
+        what = f"{type(self).__name__}: cannot " + (f"take in {name!r}" if name else "be used")
+        return NotReadyError(f"{what} before Module.__init__ has run", fix="Call super().__init__() first in __init__.")
 
     def _enter(self, name: str, kind: str, value: Any) -> None:
         if self._names.get(name, kind) != kind:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from wayfare.core.mode import STATE, UNUSUAL
+from wayfare.core.native import in_front_of_calls
 from wayfare.core.structure_epoch import EPOCH
 from wayfare.core.tensor import Tensor
 
@@ -34,22 +35,29 @@ def one_call_of_any_rank(
 ) -> Callable[[F], F]:
     """The same for methods that take a batch in front of arguments of any rank, if `only_if(layer)` holds.
 
-    `fits(layer, array of the first argument)` says quickly that a call cannot fail, if that is an ordinary tensor.
+    `fits(layer, array of the first argument)` says quickly that a call cannot fail, if that is an ordinary tensor. If
+    integers fit that are at least 0 and less than an attribute of the layer, `fits.below` is the name of that.
     """
     return lambda method: _as_one(method, _OfLayer(method.__name__, most=64, only_if=only_if, fits=fits))
+
+
+def _opaquely(owner: Any, function: Any, args: tuple[Any, ...], options: dict[str, Any], about: Any) -> Any:
+    """A call that automatic batching takes as one; NotImplemented where it just runs."""
+    mode = STATE.mode
+    if mode is None or mode.plain_calls:
+        return NotImplemented
+    return mode.executor.opaque_call(owner, function, args, options, about)
+
+
+_opaquely = in_front_of_calls(_opaquely, "layer")
 
 
 def _as_one(method: F, about: _OfLayer) -> F:
 
     @functools.wraps(method)
     def call(self: Any, *args: Any, **options: Any) -> Any:
-        if UNUSUAL:
-            mode = STATE.mode
-            if mode is not None and not mode.plain_calls:
-                made = mode.executor.opaque_call(self, method, args, options, about)
-                if made is not NotImplemented:
-                    return made
-        return method(self, *args, **options)
+        made = _opaquely(self, method, args, options, about) if UNUSUAL else NotImplemented
+        return method(self, *args, **options) if made is NotImplemented else made
 
     # For a call of the layer itself, which passes through here only if it is not taken as one.
     call.as_one = (method, about)  # type: ignore[attr-defined]
@@ -62,13 +70,8 @@ def one_call_function(function: F) -> F:
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
-        if UNUSUAL:
-            mode = STATE.mode
-            if mode is not None and not mode.plain_calls:
-                made = mode.executor.opaque_call(function, _run, args, options, about)
-                if made is not NotImplemented:
-                    return made
-        return function(*args, **options)
+        made = _opaquely(function, _run, args, options, about) if UNUSUAL else NotImplemented
+        return function(*args, **options) if made is NotImplemented else made
 
     return call  # type: ignore[return-value]
 

@@ -90,7 +90,7 @@ class Call:
     row_id: int  # number of its first output among all rows of the segment; its other outputs follow
     extra: Any  # what differs between calls of one signature besides their rows: a random key, an index
     group: Any  # the group it ran in; None while it is pending
-    handles: Any  # weak references to the lazy tensors of its outputs, while it is pending
+    handles: Any  # while it is pending, the lazy tensors of its outputs: weak references, or (native) they themselves
     depth: Any  # scratch space of the schedule
     example: Any  # the Example it belongs to; None in a block without examples
     code: Any  # code object and instruction offset of the user's line

@@ -13,7 +13,7 @@ from weakref import ref
 from wayfare.batch.record.call import row_of, row_of_array
 from wayfare.core.mode import current
 from wayfare.core.op import REGISTRY
-from wayfare.core.stand_in import StandIn
+from wayfare.core.stand_in import StandIn, set_class
 from wayfare.core.tensor import Tensor
 from wayfare.core.write_clock import owner_of
 
@@ -79,7 +79,7 @@ def _become(session: Session, tensor: Tensor, result: Tensor) -> bool:
     value = old.part(row_of(row.shape, row.dtype, row.layout, row.memory), 0, old.needs_grad)
     if tensor.__class__ is not StandIn:
         session.overwritten.append((tensor, tensor._array))
-        tensor.__class__ = StandIn
+        set_class(tensor, StandIn)
     tensor._handle = value
     tensor._requires_grad = value.needs_grad
     session.live.append(ref(tensor))

@@ -62,7 +62,7 @@ class OpaqueCall:
     """What tracing found about a function, for one structure of its arguments."""
 
     __slots__ = (
-        "_batched_forms", "_reach", "captured", "captured_flags", "carries", "checks_values", "fits", "holds",
+        "_batched_forms", "_reach", "below", "captured", "captured_flags", "carries", "checks_values", "fits", "holds",
         "in_front", "name", "outs", "over_steps", "owner", "plain", "plain_tuple", "program", "result", "row_plans",
         "steps", "structure", "traced", "views",
     )  # fmt: skip
@@ -85,6 +85,8 @@ class OpaqueCall:
         self.checks_values = False
         # fits(owner, first argument): a quick check that a call cannot fail.
         self.fits: Any = None
+        # The name of an attribute of the owner, if integers fit that are less than that; else None.
+        self.below: str | None = None
         # over_steps(owner, rows, states, sizes): many steps of many sequences, if this is a step of a recurrent cell.
         self.over_steps: Callable[..., tuple[Tensor, ...]] | None = None
         self.holds: Callable[[], bool] = _always
@@ -341,6 +343,7 @@ def _traced(
         opaque.holds = holds
         fits: Any = getattr(info, "fits", None)
         opaque.fits = None if fits is None else lambda owner, t: fits(owner, t._array)
+        opaque.below = getattr(fits, "below", None)
         # A class derived from a cell may compute its steps in another way.
         plain = natural or all([len(row.shape) == 2 and row.shape[0] == 1 for row in rows])
         opaque.over_steps = getattr(info, "steps", None) if plain and "forward" in vars(type(owner)) else None

@@ -50,8 +50,8 @@ class PendingCalls(Interceptor):
     """The part of a session that runs calls; `Session` adds how they are recorded."""
 
     # What recording a call reads has slots, which the native module knows.
-    __slots__ = ("__dict__", "__weakref__", "hub", "limit", "live", "op_fast_paths", "pending", "pending_bytes",
-                 "row_copies")  # fmt: skip
+    __slots__ = ("__dict__", "__weakref__", "callees", "hub", "limit", "live", "no_common_calls", "op_fast_paths",
+                 "opaque_fast_paths", "pending", "pending_bytes", "row_copies")  # fmt: skip
 
     def __init__(self, outer: Mode | None, schedule: Schedule | None = None, limit: int | None = None) -> None:
         self.outer = outer
@@ -233,7 +233,10 @@ class PendingCalls(Interceptor):
     def _keep_only(self, calls: list[Call]) -> None:
         """Keep only these calls, and the calls they need (another example may have recorded a common one first)."""
         if len(calls) < len(self.pending):
-            self._put_back(take_needed(self.pending, 0, calls, False), [])
+            kept = take_needed(self.pending, 0, calls, False)
+            for call in self.pending:
+                call.handles = None  # it may hold what holds it
+            self._put_back(kept, [])
             self.common_results.clear()
 
     def run_calls_of(self, examples: Sequence[Example]) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from wayfare.autograd.kept import written_since
 from wayfare.batch.record.call import Array, Call, Value
+from wayfare.batch.record.memory import HOST
 from wayfare.batch.record.signature import Signature
 from wayfare.batch.run.group import Group, Located, Scattered, Slice
 from wayfare.batch.run.row_plan import RowPlan, row_plan
@@ -220,6 +221,6 @@ def _addresses(array: Array | None, addresses: Array | None) -> Array:
     if array is None:
         assert addresses is not None
         return addresses
-    steps: Array = np.arange(len(array), dtype=np.int64) * array.strides[0]
-    steps += array.__array_interface__["data"][0]
-    return steps
+    found: Array = np.empty(len(array), np.int64)
+    HOST.place_rows(found, 0, 1, array)
+    return found

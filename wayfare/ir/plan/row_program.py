@@ -19,6 +19,7 @@ from wayfare.codegen.runtime.command import BufferView, Unsuited
 from wayfare.codegen.runtime.command_kernels import fill_commands
 from wayfare.codegen.runtime.commands import Commands
 from wayfare.codegen.runtime.row_commands import RowCommands
+from wayfare.core.symbolic_sizes import plain
 from wayfare.ir.graph import Value
 from wayfare.ir.plan.actions import Action, CopyAction, FillAction, KernelAction, MatmulAction
 from wayfare.ir.plan.buffers import Buffer, View, contiguous_strides, new_view
@@ -141,7 +142,7 @@ class RowProgram:
         for view in leaves:
             if self._is_rows(view):
                 if view.buffer.real not in absorbed:
-                    number(view.buffer.real, view.buffer.real.bytes // self._sample)
+                    number(view.buffer.real, self._row_bytes(view.buffer.real))
         self.given_rows = len(strides)
         transposed = self._transposed(leaves)
         for i, view in enumerate(leaves):
@@ -160,7 +161,7 @@ class RowProgram:
             if not self._is_rows(view):
                 raise Unsuited
             if view.buffer.real.kind == "arena" and view.buffer.real.number < 0:
-                self.arrays.append(int(view.buffer.real.bytes // self._sample))
+                self.arrays.append(self._row_bytes(view.buffer.real))
                 number(view.buffer.real, self.arrays[-1])
         constants = builder.assignment.constants
         self._constants: list[Any] = []
@@ -178,7 +179,7 @@ class RowProgram:
         scratch = []
         for buffer in used:
             if buffer.kind == "arena" and buffer.number < 0:
-                scratch.append(int(buffer.bytes // self._sample))
+                scratch.append(self._row_bytes(buffer))
                 buffer.number = len(strides) + len(scratch) - 1
         self.inputs = [self._place(absorbed.get(view.buffer.real, view)) if self._is_rows(view) else None
                        for view in leaves]  # fmt: skip
@@ -200,11 +201,16 @@ class RowProgram:
                     self._actions[k] = MatmulAction(a, copy, out, action.add)
         return found
 
+    def _row_bytes(self, buffer: Buffer) -> int:
+        """The bytes of one row, as a plain number: every run computes with it."""
+        size: int = plain(buffer.bytes)
+        return size // self._sample
+
     def _place(self, view: View) -> Place:
-        shape, strides = tuple(map(int, view.shape[1:])), tuple(map(int, view.strides[1:]))
+        shape, strides = tuple(map(plain, view.shape[1:])), tuple(map(plain, view.strides[1:]))
         dense = strides == contiguous_strides(shape, view.dtype)
         size = int(np.prod(shape, dtype=np.int64)) * view.dtype.itemsize if dense else 0
-        return Place(view.buffer.real.number, int(view.offset), shape, strides, view.dtype, size)
+        return Place(view.buffer.real.number, plain(view.offset), shape, strides, view.dtype, size)
 
     # -- commands
 
