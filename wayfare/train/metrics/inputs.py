@@ -142,9 +142,8 @@ class Reading:
 def array(op: str, what: str, given: Any) -> Array:
     """A tensor, an array or a list of numbers as an array, without its history."""
     if isinstance(given, wf.Tensor):
-        plain = given.detach()
-        plain = plain.cpu()
-    return plain.float().numpy() if plain.dtype is wf.bfloat16 else plain.numpy()
+        plain = given.detach().cpu()
+        return plain.float().numpy() if plain.dtype is wf.bfloat16 else plain.numpy()
     try:
         made = np.asarray(given)
     except ValueError:
