@@ -372,6 +372,21 @@ def test_some_examples_need_a_gradient():
     compare(f, examples, (), leaves)
 
 
+def test_all_calls_read_one_value():
+    found = []
+    for batched in (False, True):
+        VECTOR.grad = None
+        with wf.batching() if batched else wf.enable_grad():
+            shared = (VECTOR * 2).tanh()
+            stacks = [wf.stack([shared] * n) for n in (2, 1, 3, 2)]
+            made = [h[-1] * n + h.sum(0) for n, h in enumerate(stacks)]
+        made[2].sum().backward(retain_graph=True)
+        (made[0] * 3).sum().backward()
+        found.append([*made, VECTOR.grad.clone()])
+    for mine, right in zip(*found, strict=True):
+        np.testing.assert_allclose(mine.detach().numpy(), right.detach().numpy(), rtol=1e-10)
+
+
 def test_values_that_two_calls_read():
     def f(x):
         h = W(x)

@@ -148,7 +148,7 @@ class Group:
             self.batched.append(several)
         if calls[0].extra is not None:
             self.extras = [c.extra for c in calls]
-        self.single = not (True in self.batched or self.extras)
+        self.single = not (True in self.batched or self.extras or self.has_lengths)
         self.outputs = self.compute(self.joined(self.leaves))
         self.differentiable = signature.grad and any([out._requires_grad for out in self.outputs])
         self._register(segment)
