@@ -108,7 +108,9 @@ class RowPlan:
         function, `held` are the arrays by id of the tensor. None if their layout is not that of the plan."""
         found = []
         for i, turned in program.shared:
-            array = held[id(self.shared[numbers[i]])]
+            tensor = self.shared[numbers[i]]
+            # What the function makes itself, as `zeros(3)`, is a constant of the plan.
+            array = held.get(id(tensor), tensor._array)
             if not array.flags.c_contiguous or (array.shape, array.dtype) != self._layouts[numbers[i]]:
                 return None
             found.append(transposed_copy(array) if turned else array)
