@@ -94,8 +94,8 @@ def test_older_names_of_mixed_precision_name_the_new_one():
 
 def test_what_else_is_asked_of_cuda_gets_a_sentence():
     assert not hasattr(wf.cuda, "jiterator")
-    with pytest.raises(AttributeError, match=r"wayfare\.cuda\.nvtx: it is not part of wf\.cuda"):
-        wf.cuda.nvtx
+    with pytest.raises(AttributeError, match=r"wayfare\.cuda\.jiterator: it is not part of wf\.cuda"):
+        wf.cuda.jiterator
 
 
 def test_the_default_device_is_the_cpu():

@@ -27,7 +27,7 @@ from wayfare.codegen.loop.expr import OF_NUMPY
 from wayfare.codegen.routines.reductions import reduce_by, reducing_loop
 from wayfare.codegen.runtime.kernel import refuse
 from wayfare.core.device import Array, Backend, Device
-from wayfare.core.errors import OperationError, WayfareError
+from wayfare.core.errors import OperationError
 from wayfare.core.op import REGISTRY, ByName, Op, joint
 from wayfare.core.spec import BFLOAT16
 from wayfare.core.write_clock import owner_of
@@ -45,11 +45,12 @@ from wayfare.ops.cuda import (  # noqa: F401 - they say how records run there
 )
 from wayfare.ops.cuda.faults import answering, attempt
 from wayfare.ops.cuda.functions import functions_of
+from wayfare.ops.cuda.late_checks import LateChecks
 from wayfare.ops.cuda.library import device_count, found_library
 from wayfare.ops.cuda.table import OVERRIDES, TAKE_BFLOAT16, way
 
-# Constants that are kept, and checks that may wait for the next read.
-_CONSTANTS, _WAITING = 1024, 64
+# Constants that are kept.
+_CONSTANTS = 1024
 
 
 class CudaOps(ByName):
@@ -70,7 +71,7 @@ class CudaOps(ByName):
         return call
 
 
-class CudaBackend(Backend):
+class CudaBackend(LateChecks, Backend):
     """CUDA through CuPy."""
 
     type = "cuda"
@@ -78,6 +79,7 @@ class CudaBackend(Backend):
     new_launcher: Callable[[], Launcher] | None = CupyLauncher
 
     def __init__(self) -> None:
+        super().__init__()
         self.xp = found_library("cupy")
         self.cupyx = found_library("cupyx")
         self.math = functions_of(self.xp, found_library("cupyx.scipy.special"))
@@ -91,7 +93,6 @@ class CudaBackend(Backend):
         self._launchers: dict[int, Launcher] = {}
         self._constants: dict[Any, Any] = {}
         self._numbers: dict[int, Array] = {}
-        self._waiting: list[tuple[Any, WayfareError]] = []
         self._pinned: dict[int, Any] = {}
         self._process = os.getpid()
 
@@ -410,29 +411,6 @@ class CudaBackend(Backend):
     def owner_of(self, array: Any) -> int:
         """A number for the block of memory that an array lies in."""
         return array.data.mem.ptr  # type: ignore[no-any-return]
-
-    # -- checks of values
-
-    def require(self, fine: Any, error: WayfareError) -> None:
-        """All of `fine` must hold. That is asked when Python next reads a value, so that nothing waits now; the error
-        names the op and the user's line, which is this one."""
-        if len(self._waiting) >= _WAITING:
-            self.check_now()
-        self._waiting.append((fine.all(), error))
-
-    def late_errors(self) -> list[Exception]:
-        """The errors of checks that wait."""
-        return [error for _, error in self._waiting]
-
-    def check_now(self) -> None:
-        """Raise the first error among the checks that wait; the flags come in one copy."""
-        waiting, self._waiting = self._waiting, []
-        flags = [fine for fine, _ in waiting]
-        if len({fine.device.id for fine in flags}) == 1:
-            flags = self.xp.stack(flags).get().tolist()
-        for fine, (_, error) in zip(flags, waiting, strict=True):
-            if not bool(fine):
-                raise error
 
     def synchronize(self, index: int | None = None) -> None:
         """Wait until all that was asked of a device is done."""
