@@ -20,7 +20,11 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def main(tests: list[str]) -> int:
     """Build the module in a folder of its own, and run the tests with it."""
-    sanitizer = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True).stdout.strip()
+    # The sanitizer must know the exceptions of C++, which greenlets throw.
+    sanitizer, cpp = (
+        subprocess.run(["gcc", f"-print-file-name={library}"], capture_output=True, text=True).stdout.strip()
+        for library in ("libasan.so", "libstdc++.so")
+    )
     if not os.path.isabs(sanitizer):
         print("gcc has no AddressSanitizer here: nothing was run.")
         return 0
@@ -39,9 +43,10 @@ def main(tests: list[str]) -> int:
         ]  # fmt: skip
         subprocess.run(command, check=True)
         # Python's own allocator would hide what is freed too early.
-        settings = {"LD_PRELOAD": sanitizer, "ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc",
+        settings = {"LD_PRELOAD": f"{sanitizer} {cpp}", "ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc",
                     "WAYFARE_NATIVE": str(made)}  # fmt: skip
-        runs = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not long", *tests]
+        runs = [sys.executable, "-m", "pytest", "-q", "-x", "--capture=sys", "-p", "no:cacheprovider", "-m", "not long",
+                *tests]  # fmt: skip
         return subprocess.run(runs, cwd=ROOT, env={**os.environ, **settings}).returncode
 
 
