@@ -34,6 +34,8 @@ ALLOWED |= {
 ALLOWED |= {"wayfare.core.executor.StaleCall"}
 # A call of a module, in C where that is built.
 ALLOWED |= {"wayfare.core.native.in_front_of_calls"}
+# Is there any device but the CPU? A step asks it before it looks where parameters are.
+ALLOWED |= {"wayfare.core.device.BACKENDS"}
 # Which line a warning names.
 ALLOWED |= {"wayfare.core.callsite.outside_frames"}
 ALLOWED |= {f"wayfare.core.structure_epoch.{name}" for name in ("EPOCH", "NUMBERS", "structure_changed")}

@@ -14,9 +14,8 @@ from typing import Any
 from wayfare.api.autocast import is_autocast_enabled
 from wayfare.api.functions.creation import empty
 from wayfare.api.functions.join import cat, stack
-from wayfare.core.autocast import is_eligible
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, DTypeError, OperationError, ShapeError
-from wayfare.core.mode import current
+from wayfare.core.spec import float64
 from wayfare.core.tensor import Tensor
 from wayfare.nn.cells import lstm_gates
 from wayfare.nn.functional.dropout import dropout
@@ -186,8 +185,12 @@ class RNNBase(Module):
 
 def _are_cast(*tensors: Tensor) -> bool:
     """Does autocast give them one dtype? A state that a call returned is in the narrow one, the input is not."""
-    autocast = current().autocast
-    return autocast is not None and tensors[0].device.type in autocast.dtypes and all(map(is_eligible, tensors))
+    return is_autocast_enabled(tensors[0].device.type) and all([_is_castable(t) for t in tensors])
+
+
+def _is_castable(t: Tensor) -> bool:
+    """Does autocast change the dtype of such tensors? It leaves float64 as it is."""
+    return t.is_floating_point() and t.dtype is not float64
 
 
 def _projected_lstm(

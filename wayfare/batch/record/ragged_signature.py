@@ -162,7 +162,10 @@ def _form_of(
     leads = {_axis(shape) for shape in taken} - {-1}
     if rule is None or FLAT in leads or len(leads) > 1 or (made and any([s is FLAT for s in taken])):
         raise _Differ
-    lead = leads.pop() if leads else max([_axis(shape) for shape in made if shape is not FLAT])
+    sized = [shape for shape in made if shape is not FLAT]
+    if not leads and not sized:
+        raise _Differ
+    lead = leads.pop() if leads else max(map(_axis, sized))
     width = max(map(len, taken)) if leads or any([_axis(s) > -1 for s in taken]) else -1
     seen: list[Shape] = []
     for shape in taken:
