@@ -80,7 +80,9 @@ static int make_here(Kind *kind, PyTypeObject *type, destructor free) {
     kind->slots = 0;
     PyObject *order = type->tp_mro;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(order); i++) {
-        PyObject *name, *found, *own = ((PyTypeObject *)PyTuple_GET_ITEM(order, i))->tp_dict;
+        PyTypeObject *base = (PyTypeObject *)PyTuple_GET_ITEM(order, i);
+        if (base == &PyBaseObject_Type) continue;  /* it has no slots, and from Python 3.12 on no tp_dict */
+        PyObject *name, *found, *own = base->tp_dict;
         for (Py_ssize_t at = 0; PyDict_Next(own, &at, &name, &found);) {
             if (Py_TYPE(found) != &PyMemberDescr_Type) continue;
             if (kind->slots == MOST_SLOTS) { PyErr_Format(PyExc_TypeError, "%s has more slots than are known", type->tp_name); return -1; }
