@@ -40,7 +40,7 @@ def parser(known: dict[str, ModuleType]) -> argparse.ArgumentParser:
         add("--quick", action="store_true", help="few short rounds: a look, not a measurement")
         add("--json", type=Path, metavar="FILE", help="also write every figure to FILE")
         add("--threads", type=int, default=available_cores(), metavar="N", help="threads of each side (all)")
-        add("--only", metavar="PART", help="run the parts whose name contains PART")
+        add("--only", metavar="PART,...", help="run the parts whose name contains one of these")
         add("--busy", type=int, default=0, metavar="N", help="keep N other processes busy meanwhile (0)")
         add("--subject", default="wayfare", metavar="MODULE", help="what is measured (wayfare)")
         add("--peer", default="torch", metavar="MODULE", help="what it is measured against (torch)")

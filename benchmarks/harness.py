@@ -53,7 +53,7 @@ class Options:
         return 5 if self.quick else 30
 
     def wants(self, part: str) -> bool:
-        return self.only is None or self.only in part
+        return self.only is None or any(word in part for word in self.only.split(","))
 
     def modules(self) -> list[str]:
         """The subject and, if it can be imported, its peer."""

@@ -23,7 +23,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from gpu_tests import ROOT, run_tests
+from gpu_tests import ROOT, run_shares
 
 PARTS = ("machine", "build", "tests", "suite")
 TESTS = "tests/gpu"
@@ -33,8 +33,8 @@ NEEDED = ("numpy", "scipy", "greenlet", "llvmlite", "rich", "pytest", "hypothesi
 FILES = """\
 summary.md   what came of each part, failed tests, the table of figures
 machine.txt  card, driver, versions
-tests.jsonl  a line for the beginning and the end of every test
-tests.log    what pytest printed
+tests-N.jsonl  a line for the beginning and the end of every test that worker N ran
+tests-N.log  what its pytest printed
 suite.log    what the suite printed
 figures.json every round of every row
 table.md     the figures as a table for docs/benchmarks.md
@@ -151,10 +151,10 @@ class Check:
 
     def tests(self) -> None:
         """The GPU tests."""
-        record, log = self.out / "tests.jsonl", self.out / "tests.log"
-        arguments = self.given.tests.split()
-        variables = {} if self.given.device == "cpu" else REAL_DEVICE
-        found = run_tests(arguments, record, log, self.given.test_seconds, path=str(self.packages), variables=variables)
+        given = self.given
+        variables = {} if given.device == "cpu" else REAL_DEVICE
+        found = run_shares(given.workers, given.tests.split(), self.out, given.test_seconds, path=str(self.packages),
+                           variables=variables)  # fmt: skip
         self.say(found.markdown())
         if not found.ok:
             self.failed.append(f"tests: {found.summary()}")
@@ -199,6 +199,7 @@ def parser() -> argparse.ArgumentParser:
     add("--quick", action="store_true", help="the suite as a quick look")
     add("--only", help="only the rows of the suite whose name contains this")
     add("--tests", default=TESTS, help=f"what pytest is given ({TESTS})")
+    add("--workers", type=int, default=4, help="processes that share the tests and the device (4)")
     add("--test-seconds", type=float, default=300.0, help="for all tests (300)")
     add("--suite-seconds", type=float, help="for the suite (its own limit: 540, with --quick 240)")
     add("--grace", type=float, default=120.0, help="seconds that the suite may need beyond its limit (120)")

@@ -16,14 +16,17 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = "GPU_CHECK_RECORD"  # names the file of lines, for the plugin
+SHARE = "GPU_CHECK_SHARE"  # "2/8": this process runs the third of eight shares of the tests
 MOST_STARTS = 40
 ERROR_LINES = 6
+MOST_TEXT = 6000  # characters of a traceback
 # After one of these every further call of the process fails: the tests that follow need a new one.
 BROKEN_DEVICE = re.compile(
     r"illegal memory access|illegal address|unspecified launch failure|device-side assert|misaligned address"
@@ -59,8 +62,11 @@ class Recording:
     def pytest_collection_finish(self, session: Any) -> None:
         """Leave out the tests that have been run by an earlier process."""
         self.session = session
+        share, workers = map(int, os.environ.get(SHARE, "0/1").split("/"))
+        found = len(session.items)
+        session.items[:] = session.items[share::workers]
         done = set(outcomes(lines(self.path)))
-        self.write(collected=len(session.items))
+        self.write(collected=len(session.items), found=found)
         session.items[:] = [item for item in session.items if item.nodeid not in done]
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
@@ -71,7 +77,8 @@ class Recording:
             text = report.longreprtext
             if BROKEN_DEVICE.search(text) and self.session is not None:
                 self.session.shouldstop = "a CUDA error has made the device useless in this process"
-            self.write(test=report.nodeid, outcome="failed", phase=report.when, error=first_lines(text))
+            told = {"error": first_lines(text), "text": text[-MOST_TEXT:]}
+            self.write(test=report.nodeid, outcome="failed", phase=report.when, **told)
         elif report.skipped:
             reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr or "expected")
             self.write(test=report.nodeid, outcome="skipped", error=reason)
@@ -118,6 +125,12 @@ class Tests:
         """Whether there were tests, and all were run and passed or were skipped."""
         return bool(self.outcomes) and not self.failed and not self.trouble and len(self.outcomes) >= self.collected
 
+    def __add__(self, other: Tests) -> Tests:
+        """What came of both."""
+        trouble = "\n".join(filter(None, [self.trouble, other.trouble]))
+        return Tests({**self.outcomes, **other.outcomes}, {**self.errors, **other.errors},
+                     self.collected + other.collected, trouble)  # fmt: skip
+
     def summary(self) -> str:
         """One line with how many tests ended how."""
         counts = Counter(self.outcomes.values())
@@ -137,6 +150,18 @@ class Tests:
         return "\n".join(parts)
 
 
+def run_shares(workers: int, arguments: list[str], folder: Path, seconds: float, **given: Any) -> Tests:
+    """Run the tests in so many processes at once, each with its share; their files are `tests-0.jsonl`, and so on."""
+
+    def share(number: int) -> Tests:
+        variables = {**(given.get("variables") or {}), SHARE: f"{number}/{workers}"}
+        record, log = folder / f"tests-{number}.jsonl", folder / f"tests-{number}.log"
+        return run_tests(arguments, record, log, seconds, **{**given, "variables": variables})
+
+    with ThreadPoolExecutor(workers) as pool:
+        return sum(pool.map(share, range(workers)), Tests())
+
+
 def run_tests(
     arguments: list[str],
     record: Path,
@@ -153,7 +178,7 @@ def run_tests(
     """
     record.unlink(missing_ok=True)
     record.touch()
-    settings = record.with_name("pytest.ini")
+    settings = record.with_suffix(".ini")
     settings.write_text(SETTINGS)
     ends = time.monotonic() + seconds
     trouble = ""
@@ -189,7 +214,7 @@ def run_tests(
     found = lines(record)
     collected = max((entry["collected"] for entry in found if "collected" in entry), default=0)
     errors = {entry["test"]: entry["error"] for entry in found if entry.get("error")}
-    if not collected and not trouble:
+    if not any(entry.get("found") for entry in found) and not trouble:
         trouble = f"No test was found for: {' '.join(arguments)}."
     return Tests(outcomes(found), errors, collected, trouble)
 

@@ -47,6 +47,13 @@ def cuda():
 
 
 @pytest.fixture
+def two_gpus(cuda):
+    """For tests that name "cuda:1"; the stand-in has two devices."""
+    if cuda.count < 2:
+        pytest.skip("there is one GPU")
+
+
+@pytest.fixture
 def counts(cuda):
     """How often data crossed between host and device since the test began; only the stand-in counts."""
     if REAL:

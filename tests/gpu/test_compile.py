@@ -221,10 +221,7 @@ def test_the_same_function_on_both_devices(cuda):
         np.testing.assert_allclose(there.cpu().numpy(), here.numpy(), rtol=1e-6)
 
 
-def test_a_device_that_is_not_the_current_one(cuda):
-    if cuda.count < 2:
-        pytest.skip("there is one device only")
-
+def test_a_device_that_is_not_the_current_one(cuda, two_gpus):
     @wf.compile
     def f(x, w):
         return (x @ w).tanh() + 0.5

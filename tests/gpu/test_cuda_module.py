@@ -3,10 +3,9 @@
 import pytest
 
 import wayfare as wf
-from tests.gpu.conftest import REAL
 from wayfare.errors import ArgumentError, OperationError, OutOfMemoryError
 
-two = pytest.mark.skipif(REAL, reason="a machine may have one GPU")
+two = pytest.mark.usefixtures("two_gpus")
 
 
 def test_devices_and_what_they_are(cuda):

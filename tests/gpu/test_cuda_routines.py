@@ -145,7 +145,8 @@ def test_no_rows_launch_nothing(launcher):
 @needs_nvrtc
 def test_rows_compile():
     compiles(*map(rows.gather_text, (1, 2, 4, 8, 16)), *map(rows.put_text, (1, 2, 4, 8)),
-             *map(rows.add_text, ("f16", "bf16", "f32", "f64", "i64", "i8", "bool")),
+             *[rows.fold_text(how, dtype) for how in ("add", "maximum", "minimum")
+               for dtype in ("f16", "bf16", "f32", "f64", "i64", "i8", "bool")],
              *[rows.gather_at_text(piece, room) for piece, room in ((1, 0), (2, 56), (4, 160), (8, 480), (16, 480))],
              *[rows.add_at_text(d, r) for d, r in (("f16", 0), ("bf16", 56), ("f32", 480), ("f64", 160))])  # fmt: skip
 

@@ -53,14 +53,14 @@ def test_new_methods_stay_on_the_device(cuda):
     assert x.new_zeros(3).is_cuda and x.new_tensor([1.0]).is_cuda and x.new_full((2,), 3.0).tolist() == [3.0, 3.0]
 
 
-def test_the_default_device_belongs_to_the_thread(cuda):
+def test_the_default_device_belongs_to_the_thread(two_gpus):
     wf.set_default_device("cuda:1")
     assert wf.get_default_device() == wf.device("cuda:1") and wf.zeros(2).device == wf.device("cuda:1")
     wf.set_default_device(None)
     assert wf.zeros(2).is_cpu
 
 
-def test_names_and_numbers_of_devices(cuda):
+def test_names_and_numbers_of_devices(two_gpus):
     assert wf.device("cuda") != wf.device("cuda:0") and wf.device(1) == wf.device("cuda:1")
     assert str(wf.device("cuda", 1)) == "cuda:1" and repr(wf.device("cuda:0")) == "device(type='cuda', index=0)"
     assert pickle.loads(pickle.dumps(wf.device("cuda:1"))) == wf.device("cuda:1")
@@ -74,9 +74,13 @@ def test_to(cuda):
     assert y.is_cuda and y.to("cuda") is y and y.cuda() is y and x.to("cpu") is x and x.cpu() is x
     assert y.to(x).is_cpu and y.to("cpu", wf.float64).dtype is wf.float64 and x.to(y).is_cuda
     assert y.to(wf.float64).is_cuda and y.to("cuda", copy=True) is not y
-    assert y.to("cuda:1").device == wf.device("cuda:1") and y.get_device() == 0
-    assert y.to(device="cpu", non_blocking=True).tolist() == x.tolist()
+    assert y.get_device() == 0 and y.to(device="cpu", non_blocking=True).tolist() == x.tolist()
     assert y.T.cpu().tolist() == x.T.tolist() and y[1:, ::2].cpu().tolist() == x[1:, ::2].tolist()
+
+
+def test_to_another_gpu(two_gpus):
+    y = wf.arange(6.0, device="cuda")
+    assert y.to("cuda:1").device == wf.device("cuda:1") and y.get_device() == 0
 
 
 def test_a_copy_between_devices_is_part_of_the_graph(cuda):
@@ -122,7 +126,7 @@ def test_a_0_dim_tensor_of_the_cpu_gets_its_gradient_on_the_cpu(cuda):
     assert scale.grad.is_cpu and scale.grad.item() == 9.0
 
 
-def test_other_mixtures_are_refused(cuda):
+def test_other_mixtures_are_refused(two_gpus):
     x, y = wf.ones(2, 3, device="cuda"), wf.ones(3)
     with pytest.raises(RuntimeError) as caught:
         x @ y

@@ -282,10 +282,7 @@ def test_moving_between_devices_inside(cuda, counts):
     assert counts.to_host == 1  # all five at once
 
 
-def test_examples_of_several_devices(cuda):
-    if cuda.count < 2:
-        pytest.skip("there is one device")
-
+def test_examples_of_several_devices(two_gpus):
     def run(x):
         return wf.tanh(x * 2).sum() + x.mean()
 

@@ -117,17 +117,14 @@ class Recorder:
         cupy.cuda = types.SimpleNamespace(
             Device=lambda: types.SimpleNamespace(compute_capability="90", attributes={"MultiProcessorCount": 99}),
             get_current_stream=lambda: types.SimpleNamespace(ptr=5), Stream=None,
-            device=types.SimpleNamespace(get_cublas_handle=lambda: 6),
         )
         cupy.asarray = self.array
         function, driver = types.ModuleType("cupy.cuda.function"), types.ModuleType("cupy_backends.cuda.api.driver")
         function.Module = Module
         driver.moduleGetFunction = lambda module, name: (module, name)
         driver.launchKernel = self.launch
-        cublas = types.ModuleType("cupy_backends.cuda.libs.cublas")
-        cublas.gemmStridedBatchedEx = lambda *given: self.products.append(given)
-        self.products = []
-        for module in (cupy, function, driver, cublas):
+        monkeypatch.setattr(launch, "Cublas", lambda cupy: None)
+        for module in (cupy, function, driver):
             monkeypatch.setitem(sys.modules, module.__name__, module)
 
     def launch(self, function, *given):

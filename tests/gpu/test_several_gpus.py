@@ -13,10 +13,7 @@ F = nn.functional
 SECOND = "cuda:1"
 
 
-@pytest.fixture(autouse=True)
-def two(cuda):
-    if wf.cuda.device_count() < 2:
-        pytest.skip("there is one GPU")
+pytestmark = pytest.mark.usefixtures("two_gpus")
 
 
 def _devices(tensors):

@@ -98,7 +98,7 @@ def _made(function):
 
 def scatter_add(a, slices, value):
     """`a[slices] += value` that adds for every repetition of an index."""
-    check_atomic("add", a.dtype)
+    check_atomic(a.dtype)
     np.add.at(a._host, in_range(a.shape, unwrapped(slices)), unwrapped(value))
 
 

@@ -19,14 +19,10 @@ METHODS: set[str] = set()
 REDUCING = {"reduce": {"add", "multiply"}, "accumulate": {"add", "multiply"}, "reduceat": {"add"}}
 
 
-# The dtypes in which CUDA folds into one place from many threads.
-ATOMIC = {"add": "iIefdLQ", "subtract": "iIefdLQ", "maximum": "iIfdLQ", "minimum": "iIfdLQ"}
-
-
-def check_atomic(name, dtype):
-    """Refuse `ufunc.at` of a function or dtype that CuPy has no atomic operation for."""
-    if dtype.char not in ATOMIC.get(name, ""):
-        raise TypeError(f"cupyx.scatter_{name} does not support {dtype}")
+def check_atomic(dtype):
+    """Refuse the dtypes that CuPy cannot add atomically."""
+    if dtype.char not in "iIefdLQ":
+        raise TypeError(f"cupyx.scatter_add does not support {dtype}")
 
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)

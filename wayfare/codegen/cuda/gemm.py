@@ -16,7 +16,6 @@ import numpy as np
 
 from wayfare.codegen.loop.expr import OF_NUMPY
 from wayfare.codegen.runtime.command import BufferView, Shape, Unsuited
-from wayfare.core.config import settings
 
 # The dtypes that cuBLAS multiplies.
 FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
@@ -151,31 +150,3 @@ def matmul(launcher: Any, a: Any, b: Any) -> Any:
 
 def _view(number: int, array: Any) -> BufferView:
     return BufferView(number, 0, array.shape, array.strides, array.dtype)
-
-
-# What cuBLAS calls the dtypes (cudaDataType_t), and what it computes in (cublasComputeType_t).
-_TYPES = {"f32": 0, "f64": 1, "f16": 2, "bf16": 14}
-_IN_FLOAT, _IN_DOUBLE, _IN_TF32 = 68, 70, 77
-_DEFAULT_ALGORITHM = -1
-
-
-class Cublas:
-    """Calls of cuBLAS by CuPy, in the current stream."""
-
-    def __init__(self, library: Any, handle: Any) -> None:
-        self._call, self._handle = library.gemmStridedBatchedEx, handle
-        # Factors lie on the host: 1, and 0 or 1 for what is there already.
-        self._factors = {kind: np.array([0, 1], kind) for kind in (np.float32, np.float64)}
-
-    def __call__(self, g: Gemm, a: int, b: int, out: int) -> None:
-        """Multiply matrices at these addresses."""
-        kind = _TYPES[g.dtype]
-        factors = self._factors[np.float64 if g.dtype == "f64" else np.float32]
-        one, zero = factors.ctypes.data + factors.itemsize, factors.ctypes.data
-        short = settings.allow_tf32 and g.dtype == "f32"
-        compute = _IN_DOUBLE if g.dtype == "f64" else _IN_TF32 if short else _IN_FLOAT
-        self._call(
-            self._handle(), int(g.transposed_b), int(g.transposed_a), g.columns, g.rows, g.inner, one,
-            b, kind, g.leading[1], g.steps[1], a, kind, g.leading[0], g.steps[0], one if g.add else zero,
-            out, kind, g.leading[2], g.steps[2], g.batch, compute, _DEFAULT_ALGORITHM,
-        )  # fmt: skip

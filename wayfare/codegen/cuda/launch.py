@@ -13,7 +13,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from wayfare.codegen.cuda.gemm import Cublas, Gemm
+from wayfare.codegen.cuda.cublas import Cublas
+from wayfare.codegen.cuda.gemm import Gemm
 from wayfare.codegen.cuda.layout import Limits
 from wayfare.codegen.cuda.nvrtc import compiled, nvrtc
 from wayfare.core.errors import NotReadyError
@@ -81,8 +82,7 @@ class CupyLauncher:
         self._stream = cupy.cuda.get_current_stream
         self._new_stream = cupy.cuda.Stream
         self.to_device = cupy.asarray
-        library: Any = importlib.import_module("cupy_backends.cuda.libs.cublas")
-        self.gemm = Cublas(library, cupy.cuda.device.get_cublas_handle)
+        self.gemm = Cublas(cupy)
         self.empty = cupy.empty
         device = cupy.cuda.Device()
         self.architecture = nvrtc().architecture(int(device.compute_capability))
@@ -114,8 +114,8 @@ class CupyLauncher:
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """Make a graph of launches."""
-        stream = self._new_stream(non_blocking=True)
-        with stream:
+        target, stream = self.stream(), self._new_stream(non_blocking=True)
+        with self.gemm.captured(stream.ptr, target), stream:
             stream.begin_capture()
             try:
                 work()

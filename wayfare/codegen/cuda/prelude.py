@@ -52,6 +52,12 @@ _ARITHMETIC = """
 template <class T> __device__ __forceinline__ T wrap_add(T a, T b) { return (T)(a + b); }
 template <class T> __device__ __forceinline__ T wrap_sub(T a, T b) { return (T)(a - b); }
 template <class T> __device__ __forceinline__ T wrap_mul(T a, T b) { return (T)(a * b); }
+#ifdef __CUDACC__
+// In 32 bits, and hidden from the compiler: what it makes of `(i16)-a`, neg.s16, does not wrap at -32768 on the device.
+__device__ __forceinline__ i16 wrap_sub(i16 a, i16 b) {
+  i32 y; asm("sub.s32 %0, %1, %2;" : "=r"(y) : "r"((i32)a), "r"((i32)b)); return (i16)y;
+}
+#endif
 __device__ __forceinline__ i32 wrap_add(i32 a, i32 b) { return (i32)((u32)a + (u32)b); }
 __device__ __forceinline__ i64 wrap_add(i64 a, i64 b) { return (i64)((u64)a + (u64)b); }
 __device__ __forceinline__ i32 wrap_sub(i32 a, i32 b) { return (i32)((u32)a - (u32)b); }

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from scipy.special import gamma
 
 from wayfare.core.numpy_math import OF_NUMPY, OF_SCIPY
 from wayfare.core.op import Op
@@ -72,7 +73,20 @@ def functions_of(xp: Any, special: Any) -> CupyMath:
         setattr(made, name, getattr(special, name))
     made.sigmoid = special.expit  # type: ignore[attr-defined]
     made.normal_cdf = special.ndtr  # type: ignore[attr-defined]
+    made.polygamma = _polygamma(special)  # type: ignore[attr-defined]
     gammaln = special.gammaln
     # CuPy gives -inf at -inf as SciPy does; here it is +inf, as at every negative integer.
     made.lgamma = lambda x: gammaln(xp.maximum(x, -3e38 if x.dtype.itemsize > 2 else -6e4))  # type: ignore[attr-defined]
     return made
+
+
+def _polygamma(special: Any) -> Callable[..., Any]:
+    """Derivatives of digamma by the zeta function: CuPy's own function takes no number as the order."""
+
+    def polygamma(n: int, x: Any) -> Any:
+        if n == 0:
+            return special.digamma(x)
+        factorial = float(gamma(n + 1.0))
+        return (factorial if n % 2 else -factorial) * special.zeta(n + 1.0, x.astype(np.float64))
+
+    return polygamma

@@ -141,17 +141,17 @@ def _scatter(b: Any, x: Any, index: Any, src: Any, *, dim: int) -> Any:
     return out
 
 
-def _folding(name: str, ufunc: Any) -> None:
-    @on_cuda(name)
+def _folding(name: str, how: str) -> None:
+    @on_cuda(name, bfloat16=True)
     def forward(b: Any, x: Any, index: Any, src: Any, *, dim: int) -> Any:
         _check_along(b, name, x, index, dim)
         out = x.copy("C")
-        extreme_at(b, out, _along(b, index, dim), src, ufunc)
+        extreme_at(b, out, _along(b, index, dim), src, how)
         return out
 
 
-_folding("scatter_amax", np.maximum)
-_folding("scatter_amin", np.minimum)
+_folding("scatter_amax", "maximum")
+_folding("scatter_amin", "minimum")
 on_host("CUDA has no atomic product", "scatter_prod")
 
 

@@ -8,11 +8,12 @@ atomically. An index out of range does no harm; whoever gives one says so (`Cuda
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.cuda.kernels.rows import add_rows, gather_rows, put_rows
+from wayfare.codegen.cuda.kernels.rows import add_rows, fold_rows, gather_rows, put_rows
 
 
 def take(b: Any, x: Any, index: Any, dim: int) -> Any:
@@ -64,17 +65,6 @@ def _keys(b: Any, index: Any) -> Any:
     return b.in_c_order(index.astype(np.int64, copy=False)).reshape(-1)
 
 
-def extreme_at(b: Any, out: Any, index: Any, values: Any, ufunc: Any) -> None:
-    """`out[index] = maximum(out[index], values)`, or minimum, over all that are named. In place. Atomically: the order
-    makes no difference."""
-    if out.dtype.char in "fdi":
-        ufunc.at(out, index, values)
-        return
-    if out.dtype.char in "lq":  # CUDA has it for unsigned ones; with the first bit turned they have the same order
-        turned = [x.view(np.uint64) ^ np.uint64(1 << 63) for x in (out, values)]
-        ufunc.at(turned[0], index, turned[1])
-        out[...] = (turned[0] ^ np.uint64(1 << 63)).view(out.dtype)
-        return
-    wide = out.astype(np.float32 if out.dtype.kind == "f" else np.int32)
-    ufunc.at(wide, index, values.astype(wide.dtype))
-    out[...] = wide.astype(out.dtype)
+def extreme_at(b: Any, out: Any, index: Any, values: Any, how: str) -> None:
+    """`out[index] = maximum(out[index], values)` in place, over all that are named; or minimum. NaN wins."""
+    _at(b, partial(fold_rows, how), out, index, values)

@@ -2,6 +2,7 @@
 
     gather_rows(launcher, keys, out, table)           out[i] = table[keys[i]]: index_select, embedding
     add_rows(launcher, keys, order, values, table)    table[keys[i]] += values[i]: the gradient of the above
+    fold_rows("maximum", launcher, keys, order, …)    table[keys[i]] = max(table[keys[i]], values[i]); "minimum", too
     put_rows(launcher, keys, order, values, table)    table[keys[i]] = values[i]
     gather_at(launcher, addresses, out)               out[i] = the row at addresses[i]: what batching reads
     add_at(launcher, addresses, values)               the row at addresses[i] += values[i]: the gradient of that
@@ -52,11 +53,19 @@ _FIELDS = ("char* base", "const i64* keys", "const i64* order", "const char* val
            "i64 columns")  # fmt: skip
 
 
+def _combined(how: str, dtype: str) -> str:
+    """Two elements of a dtype combined, as a format of their texts."""
+    if how != "add":
+        return how + "({}, {})"
+    return "{} + {}" if computed(dtype) in FLOATS else "wrap_add({}, {})"
+
+
 @cache
-def add_text(dtype: str) -> str:
-    """Adds rows to rows. The thread of the first of equal keys adds all of them, in order."""
+def fold_text(how: str, dtype: str) -> str:
+    """Adds rows to rows, or takes the larger or smaller elements. The thread of the first of equal keys combines all of
+    them, in order."""
     kept = memory(dtype)
-    plus = "{} + {}" if computed(dtype) in FLOATS else "wrap_add({}, {})"
+    combined = _combined(how, dtype)
     target = f"*({kept}*)(a.base + key * a.stride + column * sizeof({kept}))"
     value = f"((const {kept}*)a.values)[a.order[k] * a.columns + column]"
     body = (all_of("i", "a.rows * a.columns")
@@ -64,9 +73,9 @@ def add_text(dtype: str) -> str:
             "  if (place > 0 && a.keys[a.order[place - 1]] == key) continue;\n"
             f"  {computed(dtype)} sum = {loaded(dtype, widened(dtype, target))};\n"
             "  for (i64 k = place; k < a.rows && a.keys[a.order[k]] == key; ++k)\n"
-            f"    sum = {plus.format('sum', loaded(dtype, widened(dtype, value)))};\n"
+            f"    sum = {combined.format('sum', loaded(dtype, widened(dtype, value)))};\n"
             f"  {target} = {narrowed(dtype, 'sum')};\n}}\n")  # fmt: skip
-    return kernel_text(f"add_rows_{dtype}", _FIELDS, body)
+    return kernel_text(f"{how}_rows_{dtype}", _FIELDS, body)
 
 
 def _words(room: int) -> str:
@@ -88,7 +97,7 @@ def add_at_text(dtype: str, room: int) -> str:
     """Adds rows to rows at addresses. The words are the sorted addresses, then the numbers of their rows. The thread of
     the first of equal addresses adds all of them, in order."""
     kept = memory(dtype)
-    plus = "{} + {}" if computed(dtype) in FLOATS else "wrap_add({}, {})"
+    combined = _combined("add", dtype)
     target = f"(({kept}*)address)[column]"
     value = f"((const {kept}*)a.values)[a.words[a.rows + k] * a.columns + column]"
     body = (all_of("i", "a.rows * a.columns")
@@ -96,7 +105,7 @@ def add_at_text(dtype: str, room: int) -> str:
             "  if (place > 0 && a.words[place - 1] == address) continue;\n"
             f"  {computed(dtype)} sum = {loaded(dtype, widened(dtype, target))};\n"
             "  for (i64 k = place; k < a.rows && a.words[k] == address; ++k)\n"
-            f"    sum = {plus.format('sum', loaded(dtype, widened(dtype, value)))};\n"
+            f"    sum = {combined.format('sum', loaded(dtype, widened(dtype, value)))};\n"
             f"  {target} = {narrowed(dtype, 'sum')};\n}}\n")  # fmt: skip
     fields = ("const char* values", "i64 rows", "i64 columns", _words(room))
     return kernel_text(f"add_at_{dtype}_{room}", fields, body)
@@ -175,8 +184,13 @@ def _travelling(launcher: Launcher, words: np.ndarray[Any, np.dtype[Any]]) -> tu
 
 def add_rows(launcher: Launcher, keys: Any, order: Any, values: Any, table: Any) -> None:
     """table[keys[i]] += values[i]; keys may repeat."""
+    fold_rows("add", launcher, keys, order, values, table)
+
+
+def fold_rows(how: str, launcher: Launcher, keys: Any, order: Any, values: Any, table: Any) -> None:
+    """table[keys[i]] = combined with values[i] by `how`: add, maximum or minimum, where NaN wins. Keys may repeat."""
     dtype = OF_NUMPY[values.dtype]
-    _run(launcher, add_text(dtype), f"add_rows_{dtype}", keys, order, values, table)
+    _run(launcher, fold_text(how, dtype), f"{how}_rows_{dtype}", keys, order, values, table)
 
 
 def put_rows(launcher: Launcher, keys: Any, order: Any, values: Any, table: Any) -> None:
