@@ -9,6 +9,7 @@ import wayfare as wf
 import wayfare.nn.functional as F
 from tests.gpu.emulation.host import COMPILER
 from wayfare import nn
+from wayfare.codegen.cuda import commands
 from wayfare.compiler.costs import Budget, Timings
 from wayfare.core.counters import counted
 
@@ -289,3 +290,36 @@ def test_a_fused_function_with_captured_tensors(cuda):
     np.testing.assert_allclose(f(x.cuda()).cpu().numpy(), want.numpy(), rtol=1e-6)
     with pytest.raises(wf.errors.OperationError, match="different devices"):
         f(x)
+
+
+@pytest.mark.parametrize("dtype", [wf.bfloat16, wf.float16])
+def test_matmuls_under_autocast_are_narrow_and_attention_is_part_of_the_plan(cuda, dtype, monkeypatch):
+    """Products read narrow matrices, so that tensor cores multiply them, and give float32."""
+    wf.manual_seed(0)
+    net = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True).to("cuda")
+    x = wf.randn(2, 5, 8).to("cuda")
+    mask = nn.Transformer.generate_square_subsequent_mask(5).to("cuda")
+
+    def run(x):
+        with wf.autocast("cuda", dtype=dtype):
+            loss = net(x, src_mask=mask).float().square().mean()
+        return loss, wf.autograd.grad(loss, list(net.parameters()))
+
+    planned, gemm_calls = [], commands.gemm_calls
+
+    def noted(*given):
+        calls = gemm_calls(*given)
+        planned.extend((call.dtype, call.out) for call, *_ in calls)
+        return calls
+
+    monkeypatch.setattr(commands, "gemm_calls", noted)
+    want, grads = run(x)
+    f = wf.compile(run)
+    for _ in range(4):
+        got, made = f(x)
+    assert planned and set(planned) == {("bf16" if dtype is wf.bfloat16 else "f16", "f32")}
+    assert "in Python" not in str(f.explain()) and "as plain Python" not in str(f.explain())
+    np.testing.assert_allclose(got.item(), want.item(), rtol=1e-2)
+    for a, b in zip(made, grads, strict=True):
+        scale = float(b.abs().max())
+        np.testing.assert_allclose(a.float().cpu().numpy(), b.float().cpu().numpy(), atol=0.03 * scale + 1e-6)

@@ -36,6 +36,9 @@ class Target:
     # Ops by name on its arrays.
     ops: Any = raw_ops
 
+    # The dtypes that its command lists multiply, as characters.
+    multiplied = "fd"
+
     # Can loops run as kernels? (Composites ask at every call, so it is the function itself.)
     has_kernels: Callable[[], bool] = staticmethod(available)
 
@@ -157,6 +160,7 @@ class DeviceTarget(Target):
     """A device that is not the CPU."""
 
     native = False
+    multiplied = "fdeE"
 
     def __init__(self, backend: Backend, device: Device) -> None:
         self._backend, self._device = backend, device

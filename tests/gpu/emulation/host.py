@@ -121,10 +121,8 @@ class HostLauncher:
 
 
 def _multiply(g, a, b, out):
-    dtype = NUMPY[g.dtype]
-    item = dtype.itemsize
-
-    def matrices(address, rows, columns, transposed, leading, step):
+    def matrices(address, rows, columns, transposed, leading, step, dtype=NUMPY[g.dtype]):
+        item = dtype.itemsize
         strides = (step * item, *((item, leading * item) if transposed else (leading * item, item)))
         reach = sum(s * (n - 1) for s, n in zip(strides, (g.batch, rows, columns), strict=True)) + item
         memory = (ctypes.c_char * reach).from_address(address)
@@ -132,10 +130,10 @@ def _multiply(g, a, b, out):
 
     x = matrices(a, g.rows, g.inner, g.transposed_a, g.leading[0], g.steps[0])
     y = matrices(b, g.inner, g.columns, g.transposed_b, g.leading[1], g.steps[1])
-    target = matrices(out, g.rows, g.columns, False, g.leading[2], g.steps[2])
+    target = matrices(out, g.rows, g.columns, False, g.leading[2], g.steps[2], NUMPY[g.out])
     wide = np.float64 if g.dtype == "f64" else np.float32
     made = x.astype(wide) @ y.astype(wide)
-    target[...] = (made + target if g.add else made).astype(dtype)
+    target[...] = (made + target if g.add else made).astype(target.dtype)
 
 
 def _bodies(text):

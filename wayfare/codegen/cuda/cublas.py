@@ -26,8 +26,8 @@ _DEFAULT_ALGORITHM = -1
 _WORKSPACE = 32 << 20
 
 _int, _long, _address = ctypes.c_int, ctypes.c_longlong, ctypes.c_void_p
-_MATRIX = [_address, _int, _int, _long]
-_GEMM = [_address, _int, _int, _int, _int, _int, _address, *_MATRIX, *_MATRIX, _address, *_MATRIX, _int, _int, _int]
+_MATRIX: list[Any] = [_address, _int, _int, _long]
+_GEMM = [_address, *[_int] * 5, _address, *_MATRIX, *_MATRIX, _address, *_MATRIX, *[_int] * 3]
 
 
 class _Captured(threading.local):
@@ -67,7 +67,7 @@ class Cublas:
         self._check(self._gemm(
             handle, int(g.transposed_b), int(g.transposed_a), g.columns, g.rows, g.inner, one,
             b, kind, g.leading[1], g.steps[1], a, kind, g.leading[0], g.steps[0], one if g.add else zero,
-            out, kind, g.leading[2], g.steps[2], g.batch, compute, _DEFAULT_ALGORITHM,
+            out, _TYPES[g.out], g.leading[2], g.steps[2], g.batch, compute, _DEFAULT_ALGORITHM,
         ))  # fmt: skip
 
     @contextmanager

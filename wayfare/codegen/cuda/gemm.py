@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.codegen.loop.expr import OF_NUMPY
+from wayfare.codegen.loop.expr import NARROW, OF_NUMPY
 from wayfare.codegen.runtime.command import BufferView, Shape, Unsuited
 
-# The dtypes that cuBLAS multiplies.
+# The dtypes that cuBLAS multiplies. Of the narrow ones the result may be f32.
 FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
 # The most calls for one batch whose matrices do not follow each other by one step.
 _MOST_CALLS = 64
@@ -28,10 +28,12 @@ class Gemm:
     """One call: `batch` products of a (rows × inner) and a (inner × columns) matrix.
 
     `transposed_a`: are the columns of the first matrix contiguous, not its rows? The leading dimension is the step
-    between its rows (or columns). The rows of the result are contiguous. All steps count elements.
+    between its rows (or columns). The rows of the result are contiguous. All steps count elements. `out` is the dtype
+    of the result.
     """
 
     dtype: str
+    out: str
     rows: int
     columns: int
     inner: int
@@ -52,8 +54,8 @@ def gemm_calls(
 ) -> list[tuple[Gemm, Location, Location, Location]]:
     """The calls for `out = a @ b` (`out += a @ b`) of matrices and batches of them, each with where its two matrices
     and its result lie. Raises Unsuited where cuBLAS cannot read or write them as they lie."""
-    dtype = OF_NUMPY.get(out.dtype, "")
-    if dtype not in FLOATS or a.dtype != out.dtype or b.dtype != out.dtype:
+    dtype, of_out = OF_NUMPY.get(a.dtype, ""), OF_NUMPY.get(out.dtype, "")
+    if dtype not in FLOATS or b.dtype != a.dtype or (of_out != dtype and not (of_out == "f32" and dtype in NARROW)):
         raise Unsuited
     if len(a.shape) < 2 or len(b.shape) < 2 or a.shape[-1] == 0 or 0 in out.shape:
         raise Unsuited
@@ -66,14 +68,14 @@ def gemm_calls(
     steps = [_batch_steps(view, batch) for view in views]
     size, (step_a, step_b, step_out), outer = _one_step(batch, steps, most)
     call = Gemm(
-        dtype, out.shape[-2], out.shape[-1], a.shape[-1], transposed_a, transposed_b,
+        dtype, of_out, out.shape[-2], out.shape[-1], a.shape[-1], transposed_a, transposed_b,
         (leading_a, leading_b, _leading(out)[1]), size, (step_a, step_b, step_out), add,
     )  # fmt: skip
     found = []
     for at in product(*(range(batch[axis]) for axis in outer)):
         skips = [sum(i * own[axis] for i, axis in zip(at, outer, strict=True)) for own in steps]
         first, second, target = (
-            (v.object, v.offset + skip * out.dtype.itemsize) for v, skip in zip(views, skips, strict=True)
+            (v.object, v.offset + skip * v.dtype.itemsize) for v, skip in zip(views, skips, strict=True)
         )
         found.append((call, first, second, target))
     return found

@@ -1,6 +1,7 @@
 """Attention decomposed into matmuls and loops, so that all its intermediate values are in the arena of the plan.
 
-Attention with dropout (which needs a random key at each run) or in float16 is run by its own record.
+Attention with dropout (which needs a random key at each run), or in a dtype that is not multiplied where the plan runs,
+is run by its own record. With float16 and bfloat16 only what matmuls read is rounded: all else is float32.
 """
 
 from __future__ import annotations
@@ -12,20 +13,23 @@ from typing import Any
 import numpy as np
 
 from wayfare.core.op import Op
+from wayfare.core.spec import NARROW_ARRAYS, OF_NUMPY, DType, float32
 from wayfare.ir.graph import Value, trace_ops
 
 
-def is_plain_attention(op: Op, inputs: Sequence[Value], attrs: dict[str, Any]) -> bool:
-    """Is this attention without dropout, in a dtype that BLAS supports? (`inputs`: anything with dtypes.)"""
-    return op.family == "attention" and attrs.get("p", 0.0) == 0.0 and inputs[0].dtype.char in "fd"
+def is_plain_attention(op: Op, inputs: Sequence[Value], attrs: dict[str, Any], dtypes: str) -> bool:
+    """Is this attention without dropout, in one of the dtypes (their characters) that matmuls take?"""
+    return op.family == "attention" and attrs.get("p", 0.0) == 0.0 and inputs[0].dtype.char in dtypes
 
 
 def forward(op: Op, inputs: Sequence[Value], attrs: dict[str, Any]) -> tuple[Value, Value, Value]:
     """The outputs of the record: the result, and the weights before and after dropout."""
     *given, mask = inputs
+    narrow = OF_NUMPY[given[0].dtype] if given[0].dtype in NARROW_ARRAYS else None
+    given = [_cast(x, float32 if narrow else None) for x in given]
     q, k, v = given if op.name == "attention" else _parts(given[0])
     share = _weights(q, k, mask, attrs["scale"], attrs["causal"])
-    out = trace_ops.matmul(share, v)
+    out = _cast(trace_ops.matmul(_rounded(share, narrow), v), narrow)
     return (out if op.name == "attention" else _other_order(out)), share, share
 
 
@@ -38,10 +42,11 @@ def input_grads(
     apart = op.name == "attention"
     q, k, v = given if apart else _parts(given[0])
     g = grads[0] if apart else _other_order(grads[0])
+    narrow = _source_dtype(given[0])
     of_share = m.matmul(g, _transposed(v))
     of_scores = (of_share - m.sum(of_share * share, dim=(share.ndim - 1,), keepdim=True)) * share
-    scaled = of_scores * attrs["scale"]
-    made = [m.matmul(scaled, k), m.matmul(_transposed(scaled), q), m.matmul(_transposed(share), g)]
+    scaled, used = _rounded(of_scores * attrs["scale"], narrow), _rounded(share, narrow)
+    made = [m.matmul(scaled, k), m.matmul(_transposed(scaled), q), m.matmul(_transposed(used), g)]
     of_mask = m.sum_to(of_scores, shape=tuple(mask.shape)) if needs[-1] else None
     if apart:
         return [*made, of_mask]
@@ -67,6 +72,21 @@ def _weights(q: Value, k: Value, mask: Value, scale: float, causal: bool) -> Val
     raised = m.exp(scores - m.where(top == lowest, m.zeros_like(top), top))
     total = m.sum(raised, dim=(last,), keepdim=True)
     return raised / m.where(total == 0, m.zeros_like(total) + 1, total)  # type: ignore[no-any-return]
+
+
+def _source_dtype(x: Value) -> DType | None:
+    """The narrow dtype that a float32 value was converted from; None if it was not."""
+    source = x.step.inputs[0].dtype if x.step.name == "cast" else x.dtype
+    return OF_NUMPY[source] if source in NARROW_ARRAYS else None
+
+
+def _cast(x: Value, dtype: DType | None) -> Value:
+    return x if dtype is None else trace_ops.cast(x, dtype=dtype)
+
+
+def _rounded(x: Value, narrow: DType | None) -> Value:
+    """What a matmul reads, with the precision of the narrow dtype."""
+    return x if narrow is None else _cast(_cast(x, narrow), float32)
 
 
 def _parts(x: Value) -> list[Value]:

@@ -16,6 +16,7 @@ from wayfare.ir.assemble import ASSEMBLE, placed
 from wayfare.ir.formulas import composition
 from wayfare.ir.graph import Step, Value, has_slots, leaf, trace_ops
 from wayfare.ir.lower import Lowering
+from wayfare.ir.narrow_matmul import of_narrow
 from wayfare.ir.passes.common_subexpressions import step_key
 from wayfare.ir.passes.constant_folding import folded
 from wayfare.ir.plan.attention import forward, input_grads, is_plain_attention
@@ -25,8 +26,11 @@ from wayfare.ir.vjp import input_grads_by, original
 class PlanLowering(Lowering):
     """Lowers recorded graphs with known sizes."""
 
-    def __init__(self) -> None:
+    def __init__(self, multiplied: str = "fd") -> None:
+        """`multiplied`: the dtypes that are multiplied where the plan runs, as characters."""
         super().__init__()
+        self._multiplied = multiplied
+        self._multiplies_narrow = "e" in multiplied
         # Without native code every op is fastest if its own record runs it.
         self._decompose = kernel.available()
 
@@ -50,12 +54,14 @@ class PlanLowering(Lowering):
             return self._once(ASSEMBLE, inputs, _joined(op, inputs, step))
         if op.family == "vjp":
             return self._input_grads(op, inputs, step.attrs)
-        if self._decompose and is_plain_attention(op, inputs, step.attrs):
+        if self._decompose and is_plain_attention(op, inputs, step.attrs, self._multiplied):
             return tuple(self(forward(op, inputs, step.attrs)))
         if op.name == "pad" and step.attrs["value"] == 0 and all(min(pair) >= 0 for pair in step.attrs["amounts"]):
             index = tuple((a, a + n, 1) for n, (a, _) in zip(inputs[0].shape, step.attrs["amounts"], strict=True))
             return self._once(REGISTRY["place"], inputs, {"shape": tuple(step.outputs[0].shape), "index": index})
         found = self._rearranged(op, inputs, step.attrs)
+        if found is None and op.gemm and self._multiplies_narrow:
+            found = of_narrow(self._once, op, inputs)
         if found is not None:
             return found
         return super()._lowered(step) if self._decompose else self._once(op, inputs, step.attrs)
@@ -110,7 +116,7 @@ class PlanLowering(Lowering):
         return self._once(REGISTRY["expand"], one, {"shape": tuple(v.shape)})
 
     def _input_grads(self, op: Op, inputs: tuple[Value, ...], attrs: dict[str, Any]) -> tuple[Value, ...]:
-        if self._decompose and is_plain_attention(original(op), inputs, attrs):
+        if self._decompose and is_plain_attention(original(op), inputs, attrs, self._multiplied):
             made = input_grads_by(op, input_grads, trace_ops, inputs, attrs)
             return tuple(self(made if isinstance(made, tuple) else (made,)))
         if not self._decompose or not _is_simple(original(op)):
