@@ -189,6 +189,10 @@ class Backend:
         """A `with` block in which a device is the current one."""
         raise NotImplementedError
 
+    def stream(self) -> int:
+        """What identifies the stream in which this thread works now."""
+        raise NotImplementedError
+
     def commands(self) -> Any:
         """A new command list, built like one of `codegen/runtime/commands.py`."""
         raise NotImplementedError

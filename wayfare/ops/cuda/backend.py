@@ -380,6 +380,10 @@ class CudaBackend(LateChecks, Backend):
         """A `with` block in which a device is the current one."""
         return nullcontext() if device.index == self.current() else self.on(device)
 
+    def stream(self) -> int:
+        """What identifies the current stream."""
+        return self.launcher.stream() if self.new_launcher is not None else 0
+
     def commands(self) -> CudaCommands:
         """A new list of launches."""
         return CudaCommands(self.launcher)
