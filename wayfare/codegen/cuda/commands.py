@@ -25,7 +25,7 @@ from wayfare.codegen.cuda.kernels.routine import THREADS
 from wayfare.codegen.cuda.kernels.update import arranged
 from wayfare.codegen.cuda.launch import Launcher
 from wayfare.codegen.cuda.replay import TABLE, Addresses, InStream, Use
-from wayfare.codegen.loop.expr import NUMPY, load
+from wayfare.codegen.loop.expr import NUMPY, apply, load
 from wayfare.codegen.loop.language import Loop, elementwise
 from wayfare.codegen.runtime.command import LINE, SCRATCH, BufferView, Scratch, Shape, Unsuited
 from wayfare.core.counters import COUNTERS
@@ -35,13 +35,17 @@ Work = Callable[[Addresses], None]
 
 # Copies use an integer dtype of the same width.
 _BITS = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}
+# Which operands of a product are copied first (the third: the result, afterwards), from the simplest on.
+_COPIED = ((0, 0, 0), (1, 0, 0), (0, 1, 0), (1, 1, 0), (0, 0, 1), (1, 0, 1), (0, 1, 1), (1, 1, 1))
 
 
 class CudaCommands:
     """A list of launches over numbered device arrays: built once, then run many times."""
 
-    def __init__(self, launcher: Launcher) -> None:
-        self._launcher = launcher
+    def __init__(self, launcher: Launcher, checks: Any = None) -> None:
+        """`checks.watch(flag, name, attrs)` is told of flags that checks set, if `checks.knows(name)`."""
+        self._launcher, self._checks = launcher, checks
+        self._flags: list[tuple[int, str, dict[str, Any]]] = []
         self._work: list[Work] = []
         self._uses: dict[int, Use] = {}
         self.constants: list[Array] = []  # arrays that belong to the list, on the host
@@ -96,10 +100,12 @@ class CudaCommands:
             return add or self.fill(out, 0)
         if 0 in out.shape:
             return True
-        try:
-            calls = gemm_calls(a, b, out, add)
-        except Unsuited:
+        found = self._calls(a, b, out, add)
+        if found is None:
             return False
+        calls, copies, out_copy = found
+        for source, target in copies:
+            self.copy(source, target)
         self._note([a, b, out] if add else [a, b], [out])
         gemm = self._launcher.gemm
 
@@ -110,7 +116,29 @@ class CudaCommands:
 
         self._matmuls += 1
         self._add(f"matmul {list(a.shape)} @ {list(b.shape)}", run)
-        return True
+        return out_copy is None or self.copy(out_copy, out)
+
+    def _calls(self, a: BufferView, b: BufferView, out: BufferView, add: bool) -> Any:
+        """The calls of a product, the copies of operands before it, and what is copied to the result after it (None:
+        nothing): as few launches as possible. A batch that no single step walks along would be many calls. None if
+        there is no way."""
+        best: Any = None
+        for which in _COPIED[: 4 if add else 8]:
+            scratch = Scratch()
+            views = [
+                scratch.allocate(v.shape, v.dtype) if copied else v for v, copied in zip((a, b, out), which, strict=True)
+            ]
+            try:
+                calls = gemm_calls(*views, add)
+            except Unsuited:
+                continue
+            if best is None or len(calls) + sum(which) < best[0]:
+                copies = [(v, made) for v, made, copied in zip((a, b), views, which, strict=False) if copied]
+                best = len(calls) + sum(which), scratch, calls, copies, views[2] if which[2] else None
+        if best is None:
+            return None
+        self.scratch_bytes = max(self.scratch_bytes, best[1].bytes)
+        return best[2:]
 
     def copy(self, source: BufferView, target: BufferView) -> bool:
         """Copy one view to another of the same shape and dtype that does not overlap it."""
@@ -162,6 +190,19 @@ class CudaCommands:
 
         return run
 
+    def watch(self, name: str, attrs: dict[str, Any], enter: Callable[[], BufferView | None]) -> bool:
+        """A check of values, by its op. `enter` adds it, and says where it writes whether anything is wrong. The flag
+        that is made of this stays set until it is read."""
+        if self._checks is None or not self._checks.knows(name):
+            return False
+        wrong = enter()
+        if wrong is None:
+            return False
+        flag = self.own(np.zeros(wrong.shape, np.bool_))
+        either = elementwise("either", ["bool", "bool"], apply("logical_or", load(0, "bool"), load(1, "bool")))
+        self._flags.append((len(self.constants) - 1, name, attrs))
+        return self._launch(either, wrong.shape, None, [wrong, flag, flag])
+
     def routine(self, request: Any) -> bool:
         """Routines are written for the CPU: False."""
         return False
@@ -212,6 +253,8 @@ class CudaCommands:
             if here.run([pointer(objects[number]) for number in here.objects], numbers):
                 COUNTERS.kernels_run += self._kernels
                 COUNTERS.matmuls_run += self._matmuls
+        for k, name, attrs in self._flags:
+            self._checks.watch(here.constants[k], name, attrs)
 
     def _launch_all(self, addresses: Addresses) -> None:
         COUNTERS.matmuls_run += self._matmuls
@@ -226,11 +269,9 @@ class CudaCommands:
         memory = launcher.empty((table + self.scratch_bytes + LINE,), np.dtype(np.uint8))
         start = -(-launcher.pointer(memory) // LINE) * LINE
         own = {TABLE: start, SCRATCH: start + table}
-        kept = [memory]
-        for k, array in enumerate(self.constants):
-            kept.append(launcher.to_device(array))
-            own[SCRATCH - 1 - k] = launcher.pointer(kept[-1])
-        return InStream(launcher, uses, self._words, own, kept, self._launch_all)
+        constants = [launcher.to_device(array) for array in self.constants]
+        own |= {SCRATCH - 1 - k: launcher.pointer(array) for k, array in enumerate(constants)}
+        return InStream(launcher, uses, self._words, own, memory, constants, self._launch_all)
 
     def describe(self) -> str:
         """One line for each launch."""

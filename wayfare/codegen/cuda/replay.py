@@ -89,10 +89,11 @@ class InStream:
     """What a list needs in one stream: memory of its own, its table, and graphs. `objects` are those that it uses."""
 
     def __init__(
-        self, launcher: Launcher, uses: dict[int, Use], numbers: int, own: Addresses, kept: list[Any],
-        launch: Callable[[Addresses], None],
+        self, launcher: Launcher, uses: dict[int, Use], numbers: int, own: Addresses, memory: Any,
+        constants: list[Any], launch: Callable[[Addresses], None],
     ) -> None:  # fmt: skip
-        self._launcher, self._own, self._kept, self._launch = launcher, own, kept, launch
+        self._launcher, self._own, self._launch, self.constants = launcher, own, launch, constants
+        self._kept = [memory]
         self.objects = list(uses)
         self._uses = list(uses.values())
         self._movable = [place for place, use in enumerate(self._uses) if use.can_move]

@@ -1,6 +1,7 @@
 """Attention decomposed into matmuls and loops, so that all its intermediate values are in the arena of the plan.
 
-Attention with dropout (which needs a random key at each run) or in float16 is run by its own record.
+Attention with dropout (which needs a random key at each run) or in float16 is run by its own record. So is on a device
+what would need a large matrix of weights.
 """
 
 from __future__ import annotations
@@ -12,12 +13,23 @@ from typing import Any
 import numpy as np
 
 from wayfare.core.op import Op
+from wayfare.core.spec import BFLOAT16
 from wayfare.ir.graph import Value, trace_ops
 
 
-def is_plain_attention(op: Op, inputs: Sequence[Value], attrs: dict[str, Any]) -> bool:
-    """Is this attention without dropout, in a dtype that BLAS supports? (`inputs`: anything with dtypes.)"""
-    return op.family == "attention" and attrs.get("p", 0.0) == 0.0 and inputs[0].dtype.char in "fd"
+_ON_DEVICE = frozenset({np.dtype(np.float32), np.dtype(np.float64), BFLOAT16})
+# The largest matrix of weights on a device, in elements.
+_LARGEST = 1 << 26
+
+
+def is_plain_attention(op: Op, values: Sequence[Any], attrs: dict[str, Any], on_device: bool = False) -> bool:
+    """Is this attention without dropout, in a dtype that BLAS supports? `values` (anything with dtypes and sizes) are
+    the inputs of the record, or of its gradient, and the matrix of weights is one of them, if it is on a device."""
+    if op.family != "attention" or attrs.get("p", 0.0) != 0.0:
+        return False
+    if not on_device:
+        return values[0].dtype.char in "fd"
+    return values[0].dtype in _ON_DEVICE and max([v.size for v in values]) <= _LARGEST
 
 
 def forward(op: Op, inputs: Sequence[Value], attrs: dict[str, Any]) -> tuple[Value, Value, Value]:

@@ -25,8 +25,9 @@ from wayfare.ir.vjp import input_grads_by, original
 class PlanLowering(Lowering):
     """Lowers recorded graphs with known sizes."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_device: bool = False) -> None:
         super().__init__()
+        self._on_device = on_device
         # Without native code every op is fastest if its own record runs it.
         self._decompose = kernel.available()
 
@@ -50,7 +51,7 @@ class PlanLowering(Lowering):
             return self._once(ASSEMBLE, inputs, _joined(op, inputs, step))
         if op.family == "vjp":
             return self._input_grads(op, inputs, step.attrs)
-        if self._decompose and is_plain_attention(op, inputs, step.attrs):
+        if self._decompose and is_plain_attention(op, (*inputs, *step.outputs), step.attrs, self._on_device):
             return tuple(self(forward(op, inputs, step.attrs)))
         if op.name == "pad" and step.attrs["value"] == 0 and all(min(pair) >= 0 for pair in step.attrs["amounts"]):
             index = tuple((a, a + n, 1) for n, (a, _) in zip(inputs[0].shape, step.attrs["amounts"], strict=True))
@@ -110,7 +111,7 @@ class PlanLowering(Lowering):
         return self._once(REGISTRY["expand"], one, {"shape": tuple(v.shape)})
 
     def _input_grads(self, op: Op, inputs: tuple[Value, ...], attrs: dict[str, Any]) -> tuple[Value, ...]:
-        if self._decompose and is_plain_attention(original(op), inputs, attrs):
+        if self._decompose and is_plain_attention(original(op), inputs, attrs, self._on_device):
             made = input_grads_by(op, input_grads, trace_ops, inputs, attrs)
             return tuple(self(made if isinstance(made, tuple) else (made,)))
         if not self._decompose or not _is_simple(original(op)):

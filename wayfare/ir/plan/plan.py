@@ -57,7 +57,7 @@ class Plan:
         self._plain = frozenset({target.array})
         self._other_layout: Plan | None = None
         self._written = [i for i, _ in writes]
-        lowering = PlanLowering()
+        lowering = PlanLowering(not target.native)
         leaves = lowering(inputs)
         wanted = lowering([*results, *(v for _, v in writes)])
         builder = Builder(leaves, wanted, samples)

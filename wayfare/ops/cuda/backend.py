@@ -127,7 +127,7 @@ class CudaBackend(LateChecks, Backend):
 
     def to_host(self, array: Any) -> Array:
         """A copy as a NumPy array. It waits for the device, so what waited for a value is checked here."""
-        if self._waiting:
+        if self._waiting or self._flags:
             self.check_now()
         with answering(self, "a copy to the CPU"):
             found: Array = array.get(order="A")
@@ -386,7 +386,7 @@ class CudaBackend(LateChecks, Backend):
 
     def commands(self) -> CudaCommands:
         """A new list of launches."""
-        return CudaCommands(self.launcher)
+        return CudaCommands(self.launcher, self)
 
     def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
         """Room for an array, on the current device."""
