@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.core.op import Op
-from wayfare.core.spec import BFLOAT16
+from wayfare.core.spec import BFLOAT16, NARROW_ARRAYS, float32
 from wayfare.ir.graph import Value, trace_ops
 
 
@@ -52,7 +52,7 @@ def input_grads(
     g = grads[0] if apart else _other_order(grads[0])
     of_share = m.matmul(g, _transposed(v))
     of_scores = (of_share - m.sum(of_share * share, dim=(share.ndim - 1,), keepdim=True)) * share
-    scaled = of_scores * attrs["scale"]
+    scaled = _as_narrow(of_scores * attrs["scale"], share)
     made = [m.matmul(scaled, k), m.matmul(_transposed(scaled), q), m.matmul(_transposed(share), g)]
     of_mask = m.sum_to(of_scores, shape=tuple(mask.shape)) if needs[-1] else None
     if apart:
@@ -79,6 +79,14 @@ def _weights(q: Value, k: Value, mask: Value, scale: float, causal: bool) -> Val
     raised = m.exp(scores - m.where(top == lowest, m.zeros_like(top), top))
     total = m.sum(raised, dim=(last,), keepdim=True)
     return raised / m.where(total == 0, m.zeros_like(total) + 1, total)  # type: ignore[no-any-return]
+
+
+def _as_narrow(x: Value, share: Value) -> Value:
+    """The value, rounded as the weights are: products of narrow floats are fast."""
+    if share.step.name != "cast" or share.step.inputs[0].dtype not in NARROW_ARRAYS:
+        return x
+    dtype = share.step.inputs[0].spec.dtype
+    return trace_ops.cast(trace_ops.cast(x, dtype=dtype), dtype=float32)  # type: ignore[no-any-return]
 
 
 def _parts(x: Value) -> list[Value]:

@@ -11,7 +11,7 @@ import numpy as np
 from wayfare.codegen.runtime import kernel
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import REGISTRY, Op
-from wayfare.core.spec import FLOAT_KINDS, OF_NUMPY
+from wayfare.core.spec import FLOAT_KINDS, NARROW_ARRAYS, OF_NUMPY
 from wayfare.ir.assemble import ASSEMBLE, placed
 from wayfare.ir.formulas import composition
 from wayfare.ir.graph import Step, Value, has_slots, leaf, trace_ops
@@ -20,6 +20,12 @@ from wayfare.ir.passes.common_subexpressions import step_key
 from wayfare.ir.passes.constant_folding import folded
 from wayfare.ir.plan.attention import forward, input_grads, is_plain_attention
 from wayfare.ir.vjp import input_grads_by, original
+
+
+# The `data` of a product of narrow floats that a device computes as it is.
+BY_DEVICE = "by device"
+# Views that a product looks through.
+_VIEWS = frozenset({"permute", "reshape", "select", "expand"})
 
 
 class PlanLowering(Lowering):
@@ -56,10 +62,46 @@ class PlanLowering(Lowering):
         if op.name == "pad" and step.attrs["value"] == 0 and all(min(pair) >= 0 for pair in step.attrs["amounts"]):
             index = tuple((a, a + n, 1) for n, (a, _) in zip(inputs[0].shape, step.attrs["amounts"], strict=True))
             return self._once(REGISTRY["place"], inputs, {"shape": tuple(step.outputs[0].shape), "index": index})
-        found = self._rearranged(op, inputs, step.attrs)
+        found = self._on_narrow(op, inputs, step.attrs) if self._on_device else None
+        if found is None:
+            found = self._rearranged(op, inputs, step.attrs)
         if found is not None:
             return found
         return super()._lowered(step) if self._decompose else self._once(op, inputs, step.attrs)
+
+    # -- float16 and bfloat16 on a device
+
+    def _on_narrow(self, op: Op, inputs: tuple[Value, ...], attrs: dict[str, Any]) -> tuple[Value, ...] | None:
+        """A product of narrow floats that were widened, as a product of narrow floats: it sums in float32 all the same,
+        and its result is rounded, as that of the op by itself. And no cast to float32 and back."""
+        if op.name == "cast":
+            before = inputs[0].step
+            same = before.name == "cast" and OF_NUMPY[before.inputs[0].dtype] is attrs["dtype"]
+            return before.inputs if same and _is_wide(inputs[0], before.inputs[0]) else None
+        if not op.gemm or 0 in inputs[0].shape:
+            return None
+        narrow = [self._narrow(v) for v in inputs]
+        first, second = narrow[0], narrow[1]
+        if len(inputs) != 2 or first is None or second is None or first.dtype != second.dtype:
+            return None
+        (made,) = self._once(op, (first, second), attrs)
+        made.step.data = BY_DEVICE
+        wide = inputs[0].dtype
+        return (made,) if made.dtype == wide else self._once(REGISTRY["cast"], (made,), {"dtype": OF_NUMPY[wide]})
+
+    def _narrow(self, v: Value) -> Value | None:
+        """The narrow value that this one shows, perhaps widened; None if there is none."""
+        if v.dtype in NARROW_ARRAYS:
+            return v
+        step = v.step
+        if step.op is None or v.dtype != np.float32:
+            return None
+        if step.name == "cast":
+            return step.inputs[0] if step.inputs[0].dtype in NARROW_ARRAYS else None
+        if step.name not in _VIEWS:
+            return None
+        found = self._narrow(step.inputs[0])
+        return None if found is None else self._once(step.op, (found,), step.attrs)[0]
 
     def _rearranged(self, op: Op, inputs: tuple[Value, ...], attrs: dict[str, Any]) -> tuple[Value, ...] | None:
         """A sum or difference in a form that needs less memory or fewer kernels; None if there is none."""
@@ -192,12 +234,18 @@ def uses_of(steps: Sequence[Step], outputs: Sequence[Value]) -> dict[Value, int]
     return found
 
 
+def _is_wide(v: Value, before: Value) -> bool:
+    """Is this float32 made of a narrow float?"""
+    return v.dtype == np.float32 and before.dtype in NARROW_ARRAYS
+
+
 def is_matmul(step: Step) -> bool:
     """Is this a matmul that BLAS computes?"""
     if step.op is None or not step.op.gemm:
         return False
     out = step.outputs[0]
-    return out.dtype.char in "fd" and math.prod(out.shape) > 0 and step.inputs[0].shape[-1] > 0
+    by_blas = out.dtype.char in "fd" or step.data is BY_DEVICE
+    return by_blas and math.prod(out.shape) > 0 and step.inputs[0].shape[-1] > 0
 
 
 def accumulations(steps: Sequence[Step], uses: dict[Value, int]) -> dict[Value, tuple[Value, Value]]:
