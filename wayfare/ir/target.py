@@ -43,6 +43,10 @@ class Target:
         """A new command list."""
         return Commands()
 
+    def clock(self) -> Callable[[], Clock] | None:
+        """What starts a clock of a device, which measures what is asked of it from then on; None: time on the CPU."""
+        return None
+
     def finish(self, commands: Any, arena: int, results: Sequence[int]) -> None:
         """Nothing is added to a command list any more; the numbers of the arena and of results among its objects."""
         commands.finish()
@@ -163,6 +167,28 @@ _NOTHING = nullcontext()
 _LEAST, _STEP = 1 << 16, 1 << 26
 
 
+class Clock:
+    """The time that a device takes for what it is asked to do between the start and `stop`. Nothing waits for it."""
+
+    def __init__(self, backend: Backend, active: Callable[[], AbstractContextManager[Any]]) -> None:
+        self._backend, self._active = backend, active
+        self._first = self._last = self._mark()
+
+    def _mark(self) -> Any:
+        with self._active():
+            return self._backend.mark()
+
+    def stop(self) -> None:
+        """What comes after is not measured."""
+        self._last = self._mark()
+
+    def seconds(self) -> float | None:
+        """The time, or None: the device is not so far yet."""
+        if not self._backend.has_passed(self._last):
+            return None
+        return self._backend.seconds_between(self._first, self._last)
+
+
 class DeviceTarget(Target):
     """A device that is not the CPU."""
 
@@ -182,6 +208,10 @@ class DeviceTarget(Target):
     def commands(self) -> Any:
         """A list of launches."""
         return self._backend.commands()
+
+    def clock(self) -> Callable[[], Clock] | None:
+        """What starts a clock."""
+        return lambda: Clock(self._backend, self.active)
 
     def finish(self, commands: Any, arena: int, results: Sequence[int]) -> None:
         """Tell the list what lies where it lay, and what may lie anywhere."""

@@ -75,9 +75,14 @@ class PlanLowering(Lowering):
         """A product of narrow floats that were widened, as a product of narrow floats: it sums in float32 all the same,
         and its result is rounded, as that of the op by itself. And no cast to float32 and back."""
         if op.name == "cast":
-            before = inputs[0].step
-            same = before.name == "cast" and OF_NUMPY[before.inputs[0].dtype] is attrs["dtype"]
-            return before.inputs if same and _is_wide(inputs[0], before.inputs[0]) else None
+            before, wanted = inputs[0].step, attrs["dtype"].numpy
+            if wanted not in NARROW_ARRAYS:
+                return None
+            parts = [self._narrow(v) for v in (before.inputs if before.op is ASSEMBLE else inputs)]
+            if any(v is None or v.dtype != wanted for v in parts):
+                return None
+            narrow = tuple([v for v in parts if v is not None])
+            return self._once(ASSEMBLE, narrow, before.attrs) if before.op is ASSEMBLE else narrow
         if not op.gemm or 0 in inputs[0].shape:
             return None
         narrow = [self._narrow(v) for v in inputs]
@@ -232,11 +237,6 @@ def uses_of(steps: Sequence[Step], outputs: Sequence[Value]) -> dict[Value, int]
     for v in outputs:
         found[v] = found.get(v, 0) + 1
     return found
-
-
-def _is_wide(v: Value, before: Value) -> bool:
-    """Is this float32 made of a narrow float?"""
-    return v.dtype == np.float32 and before.dtype in NARROW_ARRAYS
 
 
 def is_matmul(step: Step) -> bool:

@@ -364,6 +364,10 @@ class CudaBackend(LateChecks, Backend):
         made.record()
         return made
 
+    def has_passed(self, point: Any) -> bool:
+        """Has the GPU passed an event?"""
+        return bool(point.done)
+
     def seconds_between(self, first: Any, last: Any) -> float:
         """The time between two events; this waits until the GPU has passed them."""
         last.synchronize()
