@@ -83,16 +83,24 @@ def test_gradients_that_stay_are_results_like_others(cuda):
 
 
 def test_numbers_that_stay_the_same_are_sent_once(cuda):
-    run, _ = training("cuda", "SGD")
-    ((x, y),) = batches_of(1, "cuda")
+    w = nn.Parameter(wf.ones(3, device="cuda"))
+    opt = wf.optim.SGD([w], lr=0.5)
+
+    @wf.compile(check=False)
+    def step(x):
+        (w * x).sum().backward()
+        opt.step()
+        opt.zero_grad()
+
+    x = wf.ones(3, device="cuda")
     for _ in range(8):
-        run(x, y).item()
-    found = []
-    for _ in range(4):
-        with counted() as counts:
-            run(x, y).item()
-        found.append((counts.graphs_replayed, counts.device_calls))
-    assert (1, 1) in found  # nothing but the graph
+        step(x)
+    with counted() as counts:
+        step(x)
+    assert (counts.graphs_replayed, counts.device_calls) == (1, 1)  # nothing but the graph
+    opt.param_groups[0]["lr"] = 2.0
+    step(x)
+    np.testing.assert_allclose(w.detach().cpu().numpy(), [1 - 0.5 * 9 - 2.0] * 3)
 
 
 def test_weights_that_are_replaced_are_found(cuda):
@@ -178,7 +186,7 @@ def test_all_parameters_are_one_launch(cuda, launched):
         run(x, y)
     launched.clear()
     run(x, y)
-    assert sum("adam" in name for name in launched) == 1
+    assert sum(name.endswith("_m") for name in launched) == 1  # an update that reads its numbers from memory
 
 
 def test_a_step_with_dropout_has_a_fast_path(cuda):
