@@ -168,6 +168,34 @@ def test_products_that_cublas_cannot_do_are_refused():
     x = contiguous(0, 0, (4, 4), np.dtype(np.int64))
     with pytest.raises(Unsuited):
         gemm_calls(x, x, x, False)
-    y = BufferView(0, 0, (4, 4), (64, 8), F32)
-    commands = CudaCommands(HostLauncher())
-    assert not commands.matmul(y, y, contiguous(1, 0, (4, 4), F32))
+    assert not CudaCommands(HostLauncher()).matmul(x, x, x)
+
+
+@pytest.mark.parametrize("how", ["gaps", "batches"])
+def test_what_cublas_cannot_read_as_it_lies_is_copied_first(how):
+    """Rows with gaps between their elements, and a batch that no single step walks along: not a call for each matrix."""
+    rng = np.random.default_rng(0)
+    if how == "gaps":
+        base = rng.standard_normal((4, 16)).astype(F32)
+        a, b = base[:, ::2][:, :4], base[:, 1::2][:, 4:]
+    else:
+        parts = rng.standard_normal((5, 6, 3, 4, 2)).astype(F32)  # sequences, positions, parts, heads, features
+        a, b = parts[:, :, 0].swapaxes(1, 2), parts[:, :, 1].swapaxes(1, 2).swapaxes(2, 3)
+    out = np.empty((*a.shape[:-1], b.shape[-1]), F32)
+    launcher = HostLauncher()
+    products, gemm = [], launcher.gemm
+    launcher.gemm = lambda *given: (products.append(given), gemm(*given))
+    commands = CudaCommands(launcher)
+    base = a.base if a.base.base is None else a.base.base
+
+    def view(array):
+        start = array.__array_interface__["data"][0] - base.__array_interface__["data"][0]
+        return BufferView(0, start, array.shape, array.strides, array.dtype)
+
+    assert commands.matmul(view(a), view(b), view_of(1, out))
+    commands.finish()
+    for _ in range(3):
+        out[...] = 0
+        commands.run([base, out])
+        np.testing.assert_allclose(out, a @ b, rtol=1e-5)
+    assert len(products) == 2  # launched, then captured

@@ -187,6 +187,7 @@ def test_memory_is_flat_over_many_steps(cuda):
 
 def test_memory_figures(cuda):
     gc.collect()
+    wf.cuda.empty_cache()
     wf.cuda.reset_peak_memory_stats()
     before = wf.cuda.memory_allocated()
     x = wf.zeros(1000, device="cuda")

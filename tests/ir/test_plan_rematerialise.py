@@ -9,7 +9,7 @@ from tests.ir.plan_cases import check, planned
 from wayfare.codegen.runtime import kernel
 from wayfare.core.op import REGISTRY
 from wayfare.ir.graph import leaf, record
-from wayfare.ir.plan import rematerialise
+from wayfare.ir.plan import build, rematerialise
 from wayfare.ir.plan.plan import Plan
 
 F32 = np.dtype("float32")
@@ -119,7 +119,7 @@ def test_the_weights_of_attention_are_computed_again(monkeypatch):
     wf.manual_seed(0)
     layer = wf.nn.TransformerEncoderLayer(64, 4, 512, 0.0, batch_first=True)
     (x,) = arrays_of((2, 96, 64))
-    monkeypatch.setattr(rematerialise, "_WORTH", 1024)
+    monkeypatch.setattr(build, "WORTH", 1024)
     monkeypatch.setattr(rematerialise, "_BUDGET", 0.0)
     kept = planned(lambda x: layer(x).square(), [x])
     monkeypatch.setattr(rematerialise, "_BUDGET", 0.5)
@@ -133,7 +133,7 @@ def test_the_weights_of_attention_are_computed_again(monkeypatch):
 @pytest.mark.parametrize("size", [3, 64])
 def test_everything_that_can_be_is_computed_again(monkeypatch, size):
     """Values of rows and of elements, each made of others that are away, too."""
-    monkeypatch.setattr(rematerialise, "_WORTH", 1)
+    monkeypatch.setattr(build, "WORTH", 1)
     monkeypatch.setattr(rematerialise, "_BUDGET", 100.0)
     monkeypatch.setattr(rematerialise, "_SMALL", 0)
     cell = wf.nn.LSTMCell(4, size).double()
@@ -153,7 +153,7 @@ def test_everything_that_can_be_is_computed_again(monkeypatch, size):
 def test_what_is_added_to_later_is_not_taken_for_what_it_was(monkeypatch):
     """A sum of matmuls is accumulated in its buffer: a value computed from an earlier sum is kept."""
     x, w = arrays_of((64, 64), (64, 64))
-    monkeypatch.setattr(rematerialise, "_WORTH", 64)
+    monkeypatch.setattr(build, "WORTH", 64)
     monkeypatch.setattr(rematerialise, "_BUDGET", 100.0)
 
     def grows(x, w):

@@ -8,6 +8,7 @@ from typing import Any
 from wayfare.compat.cuda_devices import backend, backend_in_use, number_of, on
 from wayfare.core.errors import ArgumentError
 from wayfare.core.format import bytes_text
+from wayfare.ir.target import release_arenas
 
 __all__ = [
     "device_memory_used", "empty_cache", "get_per_process_memory_fraction", "max_memory_allocated",
@@ -90,6 +91,7 @@ def reset_max_memory_allocated(device: Any = None) -> None:
 def empty_cache() -> None:
     """Give memory back that is held and not in use."""
     if backend_in_use() is not None:
+        release_arenas()
         backend().xp.get_default_memory_pool().free_all_blocks()
 
 

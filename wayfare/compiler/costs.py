@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from time import perf_counter
+from typing import Any
 
 __all__ = ["Budget", "Timings", "perf_counter"]
 
@@ -40,13 +41,29 @@ class Budget:
 
 
 class Timings:
-    """Times of calls of one entry: as plain Python, and as answered by the compiled function."""
+    """Times of calls of one entry: as plain Python, and as answered by the compiled function.
 
-    __slots__ = ("calls", "eager")
+    Where calls only ask a device to compute, the device's own clock tells what they take, some calls later.
+    """
+
+    __slots__ = ("_running", "calls", "eager")
 
     def __init__(self) -> None:
         self.eager: deque[float] = deque(maxlen=_EAGER)
         self.calls: deque[float] = deque(maxlen=_CALLS)
+        self._running: deque[tuple[deque[float], Any]] = deque(maxlen=_EAGER + _CALLS)
+
+    def stopped(self, times: deque[float], clock: Any) -> None:
+        """Take the time of a clock of a device, when it is there; and those that are there by now."""
+        clock.stop()
+        self._running.append((times, clock))
+        while self._running:
+            times, clock = self._running[0]
+            seconds = clock.seconds()
+            if seconds is None:
+                return
+            times.append(seconds)
+            self._running.popleft()
 
     def loses(self) -> tuple[float, float] | None:
         """(seconds compiled, seconds in plain Python) if there are enough timings and Python is faster; else None."""

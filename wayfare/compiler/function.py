@@ -70,6 +70,7 @@ class Compiled(OpaqueCall):
         self._found_tensors: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
         self._fast_paths = FastPaths()
         self._samples = 0  # calls still to be timed
+        self._clock: Any = None  # of the device that this call asks to compute
         self._answered: Entry | None = None  # the entry that the last call replayed
         self._lock = lock()
         self._recording = self._running = False  # is Python recorded, is a fast path running?
@@ -134,6 +135,9 @@ class Compiled(OpaqueCall):
             self._calls += 1
             self._answered = None
             began = perf_counter()
+            last = self._fast_paths.last
+            start = last.entry.clock if last is not None and self._samples else None
+            self._clock = None if start is None else start()
             made = self._try_fast_paths(args, options, mode) if self._fast_paths.last else MISS
             if made is MISS:
                 return self._slow_path(args, options, mode)
@@ -142,14 +146,18 @@ class Compiled(OpaqueCall):
                 self._sampled(perf_counter() - began)
             return made
         finally:
+            self._clock = None
             if observer is not None:
                 observer.ended(self)
 
     def _sampled(self, seconds: float) -> None:
         """Add the time of the last call, which was a replay; leave it to Python if that is faster."""
-        entry = self._answered
+        entry, clock, self._clock = self._answered, self._clock, None
         if entry is not None:
-            entry.timings.calls.append(seconds)
+            if clock is not None:
+                entry.timings.stopped(entry.timings.calls, clock)
+            elif entry.clock is None:
+                entry.timings.calls.append(seconds)
             found = entry.timings.loses()
             if found is not None:
                 now, python = map(time_text, found)
@@ -270,7 +278,8 @@ class Compiled(OpaqueCall):
             self._leave(entry, f"a replay succeeded where Python raises {type(error).__name__}")
             raise
         buffer_pool.trim()  # buffers of Python's run would be kept, and are of no use to a plan
-        entry.timings.eager.append(seconds)
+        if entry.clock is None:
+            entry.timings.eager.append(seconds)
         budget.total += seconds + check.seconds + planning
         if difference:
             if self._check:
@@ -284,10 +293,15 @@ class Compiled(OpaqueCall):
         """Run plain Python and time it, with warm caches (after a self-check they are not)."""
         entry.burst -= 1
         self._timed_calls += 1
+        start = entry.clock
+        clock = None if start is None else start()
         began = perf_counter()
         result = self._aside(args, options)
         seconds = perf_counter() - began
-        entry.timings.eager.append(seconds)
+        if clock is None:
+            entry.timings.eager.append(seconds)
+        else:
+            entry.timings.stopped(entry.timings.eager, clock)
         self._budget.total += seconds
         if not entry.burst:
             buffer_pool.trim()

@@ -174,6 +174,10 @@ class Backend:
         """A point in the work of the current device."""
         raise NotImplementedError
 
+    def has_passed(self, point: Any) -> bool:
+        """Has the device passed a point? Nothing waits."""
+        raise NotImplementedError
+
     def seconds_between(self, first: Any, last: Any) -> float:
         """The time between two points; this waits until the device has passed them."""
         raise NotImplementedError
@@ -187,6 +191,10 @@ class Backend:
 
     def active(self, device: Device) -> AbstractContextManager[Any]:
         """A `with` block in which a device is the current one."""
+        raise NotImplementedError
+
+    def stream(self) -> int:
+        """What identifies the stream in which this thread works now."""
         raise NotImplementedError
 
     def commands(self) -> Any:

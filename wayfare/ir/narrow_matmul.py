@@ -12,6 +12,7 @@ from typing import Any
 
 from wayfare.core.op import REGISTRY, Op
 from wayfare.core.spec import NARROW_ARRAYS, OF_NUMPY, Spec, float32
+from wayfare.ir.assemble import ASSEMBLE, cover
 from wayfare.ir.graph import Value
 
 _VIEWS = ("reshape", "permute", "part")
@@ -35,8 +36,14 @@ NARROW_MATMUL = Op(
 )  # fmt: skip
 
 
-def of_narrow(once: Once, op: Op, inputs: Sequence[Value]) -> tuple[Value, ...] | None:
-    """A matmul as one of narrow matrices; None if it is none. `once` makes steps of lowered values."""
+def of_narrow(once: Once, op: Op, inputs: Sequence[Value], attrs: dict[str, Any]) -> tuple[Value, ...] | None:
+    """A matmul as one of narrow matrices, and no cast to float32 and back; None for any other step. `once` makes steps
+    of lowered values."""
+    if op.name == "cast":
+        source = _source(once, inputs[0])
+        return (source,) if source is not None and OF_NUMPY[source.dtype] is attrs["dtype"] else None
+    if not op.gemm:
+        return None
     result = inputs[0].dtype if inputs[0].dtype in NARROW_ARRAYS else None
     a, b = inputs if result is not None else [_source(once, v) for v in inputs]
     if a is None or b is None or a.dtype != b.dtype:
@@ -54,7 +61,10 @@ def _source(once: Once, v: Value) -> Value | None:
         return None
     if op.name == "cast":
         return inputs[0] if v.dtype.char == "f" and inputs[0].dtype in NARROW_ARRAYS else None
-    if op.moves not in _VIEWS:
+    if op is not ASSEMBLE and op.moves not in _VIEWS and op.name != "expand":
         return None
-    found = _source(once, inputs[0])
-    return None if found is None else once(op, (found,), v.step.attrs)[0]
+    if op is ASSEMBLE and not cover(v.step.attrs["shape"], v.step.attrs["indexes"])[0]:
+        return None  # sums of parts would be rounded
+    sources = [_source(once, x) for x in inputs]
+    found = tuple([x for x in sources if x is not None and x.dtype == sources[0].dtype])  # type: ignore[union-attr]
+    return once(op, found, v.step.attrs)[0] if len(found) == len(inputs) else None

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -36,15 +36,24 @@ class Target:
     # Ops by name on its arrays.
     ops: Any = raw_ops
 
-    # The dtypes that its command lists multiply, as characters.
-    multiplied = "fd"
-
     # Can loops run as kernels? (Composites ask at every call, so it is the function itself.)
     has_kernels: Callable[[], bool] = staticmethod(available)
 
     def commands(self) -> Any:
         """A new command list."""
         return Commands()
+
+    def clock(self) -> Callable[[], Clock] | None:
+        """What starts a clock of a device, which measures what is asked of it from then on; None: time on the CPU."""
+        return None
+
+    def finish(self, commands: Any, arena: int, results: Sequence[int]) -> None:
+        """Nothing is added to a command list any more; the numbers of the arena and of results among its objects."""
+        commands.finish()
+
+    def arena(self, size: int) -> AbstractContextManager[Any]:
+        """A `with` block that has so many bytes of memory for one run."""
+        return nullcontext(buffer_pool.empty((size,), np.dtype(np.uint8)))
 
     def maker(self, size: int = buffer_pool.SMALLEST) -> Callable[[Shape, np.dtype[Any]], Any]:
         """The allocator for arrays of this size: the pool does not serve small ones, and asking it takes time."""
@@ -154,18 +163,43 @@ class _Window:
 
 HOST = Target()
 _NOTHING = nullcontext()
+# The smallest arena of a device, and by how much it grows at least: a graph is made again when it has moved.
+_LEAST, _STEP = 1 << 16, 1 << 26
+
+
+class Clock:
+    """The time that a device takes for what it is asked to do between the start and `stop`. Nothing waits for it."""
+
+    def __init__(self, backend: Backend, active: Callable[[], AbstractContextManager[Any]]) -> None:
+        self._backend, self._active = backend, active
+        self._first = self._last = self._mark()
+
+    def _mark(self) -> Any:
+        with self._active():
+            return self._backend.mark()
+
+    def stop(self) -> None:
+        """What comes after is not measured."""
+        self._last = self._mark()
+
+    def seconds(self) -> float | None:
+        """The time, or None: the device is not so far yet."""
+        if not self._backend.has_passed(self._last):
+            return None
+        return self._backend.seconds_between(self._first, self._last)
 
 
 class DeviceTarget(Target):
     """A device that is not the CPU."""
 
     native = False
-    multiplied = "fdeE"
 
     def __init__(self, backend: Backend, device: Device) -> None:
         self._backend, self._device = backend, device
         self.array, self.ops = backend.array, backend.ops
         self.has_kernels = lambda: backend.has_kernels
+        # Arenas that no run uses now, by stream.
+        self._arenas: dict[int, list[Any]] = {}
 
     def active(self) -> AbstractContextManager[Any]:
         """A `with` block in which the device is the current one."""
@@ -174,6 +208,33 @@ class DeviceTarget(Target):
     def commands(self) -> Any:
         """A list of launches."""
         return self._backend.commands()
+
+    def clock(self) -> Callable[[], Clock] | None:
+        """What starts a clock."""
+        return lambda: Clock(self._backend, self.active)
+
+    def finish(self, commands: Any, arena: int, results: Sequence[int]) -> None:
+        """Tell the list what lies where it lay, and what may lie anywhere."""
+        commands.finish((arena,), results)
+
+    @contextmanager
+    def arena(self, size: int) -> Iterator[Any]:
+        """The memory that the last run in this stream had, so that a graph finds it where it was: plans run one after
+        the other, and nothing is kept there. A run beside another one (of another thread) has memory of its own."""
+        free = self._arenas.setdefault(self._backend.stream(), [])
+        found = free.pop() if free else None
+        if found is None or found.nbytes < size:
+            before = 0 if found is None else found.nbytes
+            found = None  # free before the larger one is asked for
+            found = self._backend.empty((max(size, min(2 * before, before + _STEP), _LEAST),), np.dtype(np.uint8))
+        try:
+            yield found
+        finally:
+            free.append(found)
+
+    def release(self) -> None:
+        """Give back the memory that is kept from run to run."""
+        self._arenas.clear()
 
     def maker(self, size: int = 0) -> Callable[[Shape, np.dtype[Any]], Any]:
         """The allocator of the device."""
@@ -192,8 +253,8 @@ class DeviceTarget(Target):
         return made if made.__class__ is self.array else self.constant(np.asarray(made))
 
     def numbers(self, values: Any, dtype: np.dtype[Any]) -> Any:
-        """The numbers of an update. They travel as arguments of a kernel, so nothing waits."""
-        return self._backend.numbers(np.array(values, dtype))
+        """The numbers of an update stay on the host: a list of launches sends them."""
+        return [float(value) for value in values]
 
     def view(self, array: Any, shape: Shape, dtype: np.dtype[Any], offset: int, strides: Shape) -> Any:
         """A view of the memory of an array."""
@@ -259,6 +320,12 @@ class DeviceTarget(Target):
 
 
 _TARGETS: dict[tuple[Backend, Device], DeviceTarget] = {}
+
+
+def release_arenas() -> None:
+    """Give back the memory that devices keep for plans."""
+    for target in _TARGETS.values():
+        target.release()
 
 
 def target_of(samples: Sequence[Any]) -> Target:

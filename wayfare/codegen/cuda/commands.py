@@ -5,16 +5,15 @@
         commands.finish()
     commands.run([x_array, weight_array, arena])      # arrays by object number
 
-It is built as `codegen.runtime.commands.Commands` is, so a plan does not see the difference. A run on arrays at
-addresses that were met before is captured into a CUDA graph, and later runs at the same addresses replay it: one call
-for the whole list. A graph owns no memory of others. It is used only if every array lies where it lay when the graph
-was made, so what it reads and writes is what the caller gave.
+It is built as `codegen.runtime.commands.Commands` is, so a plan does not see the difference. What happens at a run is
+in `replay.py`.
 """
 
 from __future__ import annotations
 
+import ctypes
 import math
-from collections import OrderedDict
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,62 +21,42 @@ import numpy as np
 
 from wayfare.codegen.cuda.gemm import gemm_calls
 from wayfare.codegen.cuda.kernel import build
+from wayfare.codegen.cuda.kernels.routine import THREADS
+from wayfare.codegen.cuda.kernels.update import arranged
 from wayfare.codegen.cuda.launch import Launcher
-from wayfare.codegen.loop.expr import NUMPY, load
+from wayfare.codegen.cuda.replay import TABLE, Addresses, InStream, Use
+from wayfare.codegen.loop.expr import NUMPY, apply, load
 from wayfare.codegen.loop.language import Loop, elementwise
 from wayfare.codegen.runtime.command import LINE, SCRATCH, BufferView, Scratch, Shape, Unsuited
-from wayfare.core.config import settings
 from wayfare.core.counters import COUNTERS
 
 Array = np.ndarray[Any, np.dtype[Any]]
-# Addresses by object number; the list's own buffers have negative numbers.
-Addresses = dict[int, int]
 Work = Callable[[Addresses], None]
 
-# How many graphs a list keeps, and how many sets of addresses it remembers to find those that come again.
-_GRAPHS, _SEEN = 8, 64
-# A list whose graphs are hardly replayed is launched without: this many captures are a trial.
-_TRIAL = 16
 # Copies use an integer dtype of the same width.
 _BITS = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}
-
-
-class _InStream:
-    """What a list needs in one stream: memory of its own, and graphs by the addresses of the arrays."""
-
-    __slots__ = ("captures", "graphs", "kept", "own", "replays", "seen")
-
-    def __init__(self, own: Addresses, kept: list[Any]) -> None:
-        self.own, self.kept = own, kept
-        self.graphs: OrderedDict[tuple[int, ...], Callable[[], None]] = OrderedDict()
-        self.seen: OrderedDict[tuple[int, ...], None] = OrderedDict()
-        self.captures = self.replays = 0
-
-    def worthwhile(self, key: tuple[int, ...]) -> bool:
-        """Is it time to capture a graph for these addresses?"""
-        if self.captures >= _TRIAL and self.replays < 4 * self.captures:
-            return False
-        if key in self.seen:
-            return True
-        self.seen[key] = None
-        if len(self.seen) > _SEEN:
-            self.seen.popitem(last=False)
-        return False
+# Which operands of a product are copied first (the third: the result, afterwards), from the simplest on.
+_COPIED = ((0, 0, 0), (1, 0, 0), (0, 1, 0), (1, 1, 0), (0, 0, 1), (1, 0, 1), (0, 1, 1), (1, 1, 1))
 
 
 class CudaCommands:
     """A list of launches over numbered device arrays: built once, then run many times."""
 
-    def __init__(self, launcher: Launcher) -> None:
-        self._launcher = launcher
+    def __init__(self, launcher: Launcher, checks: Any = None) -> None:
+        """`checks.watch(flag, name, attrs)` is told of flags that checks set, if `checks.knows(name)`."""
+        self._launcher, self._checks = launcher, checks
+        self._flags: list[tuple[int, str, dict[str, Any]]] = []
         self._work: list[Work] = []
-        self._used: set[int] = set()
+        self._uses: dict[int, Use] = {}
         self.constants: list[Array] = []  # arrays that belong to the list, on the host
         self.titles: list[str] = []
         self.scratch_bytes = 0
-        self._numbers: list[int] = []
+        # The objects that hold the numbers of updates, which are not on the device: the first word of each in the table.
+        self._given: dict[int, int] = {}
+        self._words = 0
         self._kernels = self._matmuls = 0
-        self._streams: dict[int, _InStream] = {}
+        self._streams: dict[int, InStream] = {}
+        self._lock = threading.Lock()  # two threads share one table
 
     # -- building
 
@@ -101,7 +80,9 @@ class CudaCommands:
         plain = kernel.plan(sizes, strides, shape, axes, False) if aligned.masks else aligned
         scratch = Scratch()
         tables = scratch.allocate((max(aligned.workspace, plain.workspace),), np.dtype(np.uint8))
-        self._reserve(scratch, views)
+        self.scratch_bytes = max(self.scratch_bytes, scratch.bytes)
+        count = len(loop.inputs)
+        self._note(views[:count], views[count:])
         places = [(v.object, v.offset) for v in views]
 
         def run(addresses: Addresses) -> None:
@@ -119,11 +100,13 @@ class CudaCommands:
             return add or self.fill(out, 0)
         if 0 in out.shape:
             return True
-        try:
-            calls = gemm_calls(a, b, out, add)
-        except Unsuited:
+        found = self._calls(a, b, out, add)
+        if found is None:
             return False
-        self._reserve(Scratch(), [a, b, out])
+        calls, copies, out_copy = found
+        for source, target in copies:
+            self.copy(source, target)
+        self._note([a, b, out] if add else [a, b], [out])
         gemm = self._launcher.gemm
 
         def run(addresses: Addresses) -> None:
@@ -133,7 +116,29 @@ class CudaCommands:
 
         self._matmuls += 1
         self._add(f"matmul {list(a.shape)} @ {list(b.shape)}", run)
-        return True
+        return out_copy is None or self.copy(out_copy, out)
+
+    def _calls(self, a: BufferView, b: BufferView, out: BufferView, add: bool) -> Any:
+        """The calls of a product, the copies of operands before it, and what is copied to the result after it (None:
+        nothing): as few launches as possible. A batch that no single step walks along would be many calls. None if
+        there is no way."""
+        best: Any = None
+        for which in _COPIED[: 4 if add else 8]:
+            scratch = Scratch()
+            views = [
+                scratch.allocate(v.shape, v.dtype) if copied else v for v, copied in zip((a, b, out), which, strict=True)
+            ]
+            try:
+                calls = gemm_calls(*views, add)
+            except Unsuited:
+                continue
+            if best is None or len(calls) + sum(which) < best[0]:
+                copies = [(v, made) for v, made, copied in zip((a, b), views, which, strict=False) if copied]
+                best = len(calls) + sum(which), scratch, calls, copies, views[2] if which[2] else None
+        if best is None:
+            return None
+        self.scratch_bytes = max(self.scratch_bytes, best[1].bytes)
+        return best[2:]
 
     def copy(self, source: BufferView, target: BufferView) -> bool:
         """Copy one view to another of the same shape and dtype that does not overlap it."""
@@ -151,16 +156,52 @@ class CudaCommands:
 
     def update(self, kernel: Any, sets: Sequence[Sequence[BufferView]], numbers: BufferView) -> bool:
         """An elementwise loop over many sets of views that do not overlap. A set has the inputs (without the last ones,
-        which are the scalars in `numbers`, read at each run), then the outputs."""
+        which are the scalars in `numbers`: a sequence of floats at each run), then the outputs."""
         loop = kernel.loop
-        item, scalars = numbers.dtype.itemsize, math.prod(numbers.shape)
+        scalars = math.prod(numbers.shape)
         arrays = len(loop.inputs) - scalars
-        for views in sets:
-            shape = views[-1].shape
-            ones = [numbers.view((1,) * len(shape), (0,) * len(shape), item * k) for k in range(scalars)]
-            if not self._launch(loop, shape, None, [*views[:arrays], *ones, *views[arrays:]]):
+        filled = [own for own in sets if 0 not in own[-1].shape]
+        kinds = [NUMPY[o.dtype] for o in (*loop.inputs[:arrays], *loop.outputs)]
+        for own in filled:
+            if [v.dtype for v in own] != kinds or not _dense(own):
                 return False
+        if not filled:
+            return True
+        word = self._given.get(numbers.object)
+        if word is None:
+            word = self._given[numbers.object] = self._words
+            self._words += scalars
+        for own in filled:
+            self._note(own[:arrays], own[arrays:])
+        for part in arranged(loop, [own[0].elements for own in filled], scalars, True):
+            places = [(v.object, v.offset) for own in filled[part.begin : part.end] for v in own]
+            self._kernels += 1
+            self._add(f"update {loop.name} of {part.end - part.begin} sets", self._update(part, places, 8 * word))
         return True
+
+    def _update(self, part: Any, places: list[tuple[int, int]], word: int) -> Work:
+        launch, function = self._launcher.launch, self._launcher.compile(part.text)[part.name]
+
+        def run(addresses: Addresses) -> None:
+            pointers = [addresses[number] + offset for number, offset in places]
+            words = part.words(pointers, [addresses[TABLE] + word])
+            COUNTERS.kernels_run += 1
+            launch(function, (part.blocks, 1, 1), (THREADS, 1, 1), 0, (ctypes.c_int64 * len(words))(*words))
+
+        return run
+
+    def watch(self, name: str, attrs: dict[str, Any], enter: Callable[[], BufferView | None]) -> bool:
+        """A check of values, by its op. `enter` adds it, and says where it writes whether anything is wrong. The flag
+        that is made of this stays set until it is read."""
+        if self._checks is None or not self._checks.knows(name):
+            return False
+        wrong = enter()
+        if wrong is None:
+            return False
+        flag = self.own(np.zeros(wrong.shape, np.bool_))
+        either = elementwise("either", ["bool", "bool"], apply("logical_or", load(0, "bool"), load(1, "bool")))
+        self._flags.append((len(self.constants) - 1, name, attrs))
+        return self._launch(either, wrong.shape, None, [wrong, flag, flag])
 
     def routine(self, request: Any) -> bool:
         """Routines are written for the CPU: False."""
@@ -171,18 +212,22 @@ class CudaCommands:
         self.constants.append(array)
         return BufferView(SCRATCH - len(self.constants), 0, array.shape, array.strides, array.dtype)
 
-    def _reserve(self, scratch: Scratch, views: Sequence[BufferView]) -> None:
-        # Launches run one after the other, so all of them use the same scratch memory.
-        self.scratch_bytes = max(self.scratch_bytes, scratch.bytes)
-        self._used.update(v.object for v in views if v.object >= 0)
+    def _note(self, read: Sequence[BufferView], written: Sequence[BufferView]) -> None:
+        """Note what a launch does to the objects of a run."""
+        for views, writes in ((read, False), (written, True)):
+            for view in views:
+                if view.object >= 0:
+                    self._uses.setdefault(view.object, Use()).add(view, writes)
 
     def _add(self, title: str, work: Work) -> None:
         self._work.append(work)
         self.titles.append(title)
 
-    def finish(self) -> None:
-        """Prepare to run. Nothing can be added afterwards."""
-        self._numbers = sorted(self._used)
+    def finish(self, anchors: Sequence[int] = (), results: Sequence[int] = ()) -> None:
+        """Prepare to run. Nothing can be added afterwards. `anchors` are objects that hardly ever lie elsewhere,
+        `results` are new contiguous arrays."""
+        for number, use in self._uses.items():
+            use.anchor, use.result = number in anchors, number in results
 
     def release(self) -> None:
         """Free the memory that is kept for the next run, which then has to be prepared again."""
@@ -194,50 +239,62 @@ class CudaCommands:
         """Run on these arrays, by buffer number. They have the layout of the views."""
         if not self._work:
             return
-        launcher, numbers = self._launcher, self._numbers
-        pointer = launcher.pointer
-        addresses = tuple([pointer(objects[number]) for number in numbers])
-        key = (settings.allow_tf32, *addresses)  # all that a graph depends on
+        launcher = self._launcher
         COUNTERS.lists_run += 1
-        COUNTERS.device_calls += 1
-        here = self._streams.get(launcher.stream())
-        if here is None:
-            here = self._streams[launcher.stream()] = self._prepared()
-        replay = here.graphs.get(key)
-        if replay is None:
-            table = {**dict(zip(numbers, addresses, strict=True)), **here.own}
-            if not here.worthwhile(key):
-                self._launch_all(table)
-                return
-            replay = here.graphs[key] = launcher.capture(lambda: self._launch_all(table))
-            here.captures += 1
-            COUNTERS.graphs_captured += 1
-            if len(here.graphs) > _GRAPHS:
-                here.graphs.popitem(last=False)
-        else:
-            here.replays += 1
-            here.graphs.move_to_end(key)
-            COUNTERS.graphs_replayed += 1
-            COUNTERS.kernels_run += self._kernels
-            COUNTERS.matmuls_run += self._matmuls
-        replay()
+        with self._lock:
+            stream = launcher.stream()
+            here = self._streams.get(stream)
+            if here is None:
+                here = self._streams[stream] = self._prepared()
+            pointer = launcher.pointer
+            numbers: list[float] = []
+            for number in self._given:
+                numbers.extend(objects[number])
+            if here.run([pointer(objects[number]) for number in here.objects], numbers):
+                COUNTERS.kernels_run += self._kernels
+                COUNTERS.matmuls_run += self._matmuls
+        for k, name, attrs in self._flags:
+            self._checks.watch(here.constants[k], name, attrs)
 
     def _launch_all(self, addresses: Addresses) -> None:
         COUNTERS.matmuls_run += self._matmuls
         for work in self._work:
             work(addresses)
 
-    def _prepared(self) -> _InStream:
-        """The list's own memory: scratch and constants."""
-        scratch = self._launcher.empty((self.scratch_bytes + LINE,), np.dtype(np.uint8))
-        start = self._launcher.pointer(scratch)
-        own = {SCRATCH: -(-start // LINE) * LINE}
-        kept = [scratch]
-        for k, array in enumerate(self.constants):
-            kept.append(self._launcher.to_device(array))
-            own[SCRATCH - 1 - k] = self._launcher.pointer(kept[-1])
-        return _InStream(own, kept)
+    def _prepared(self) -> InStream:
+        """What the list needs in a stream: scratch memory, constants, its table."""
+        launcher = self._launcher
+        uses = dict(sorted(self._uses.items()))
+        table = -(-8 * (self._words + len(uses)) // LINE) * LINE
+        memory = launcher.empty((table + self.scratch_bytes + LINE,), np.dtype(np.uint8))
+        start = -(-launcher.pointer(memory) // LINE) * LINE
+        own = {TABLE: start, SCRATCH: start + table}
+        constants = [launcher.to_device(array) for array in self.constants]
+        own |= {SCRATCH - 1 - k: launcher.pointer(array) for k, array in enumerate(constants)}
+        return InStream(launcher, uses, self._words, own, memory, constants, self._launch_all)
 
     def describe(self) -> str:
         """One line for each launch."""
         return "\n".join(self.titles)
+
+
+def _dense(views: Sequence[BufferView]) -> bool:
+    """Do all views have the same elements in the same places of one piece of memory each, without gaps?"""
+    shape, strides = views[0].shape, views[0].strides
+    if any((v.shape, v.strides) != (shape, strides) for v in views):
+        return all(v.shape == shape and _in_rows(v) for v in views)
+    step = views[0].dtype.itemsize
+    for stride, n in sorted((s, n) for s, n in zip(strides, shape, strict=True) if n > 1):
+        if stride != step:
+            return False
+        step *= n
+    return True
+
+
+def _in_rows(view: BufferView) -> bool:
+    step = view.dtype.itemsize
+    for stride, n in zip(reversed(view.strides), reversed(view.shape), strict=True):
+        if n > 1 and stride != step:
+            return False
+        step *= n
+    return True

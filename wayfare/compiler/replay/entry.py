@@ -157,6 +157,12 @@ class Entry:
         return True
 
     @property
+    def clock(self) -> Any:
+        """What starts a clock of the device that its plans run on; None: they run on the CPU."""
+        root = self.tree.root
+        return None if root is None or root.plan is None else root.plan.target.clock()
+
+    @property
     def shares_memory(self) -> bool:
         """Do arguments share memory with captured tensors?"""
         return bool(self._pattern)

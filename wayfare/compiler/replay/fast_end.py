@@ -59,6 +59,26 @@ class EndWriter:
         return [f"{''.join(f'{m}, ' for m in made)}{'= ' * bool(made)}{run}([{', '.join(arrays)}])",
                 *self._end(block, made, "()", 3)]  # fmt: skip
 
+    def run_on_device(self, block: Block, arrays: Sequence[str]) -> list[str]:
+        """The only block, whose plan runs on a device."""
+        plan, recording, fetch = block.plan, block.recording, block.fetch
+        assert plan is not None and recording is not None and fetch is not None
+        made = [f"m{i}" for i in range(len(block.targets))]
+        given = "()"
+        run = []
+        if not plan.python_steps:
+            run += [f"{self._tensor_of(source)}._grad = None" for source in recording.forgotten]
+        unpacked = f"{', '.join(made)}, = " if made else ""
+        if block.calls or block.slots:
+            given = "given"
+            give = f"{self._name(self._entry._give)}({self._name(block)}, given, ran)"
+            run = ["given, ran = [], []", "try:", *[f"    {line}" for line in (give, *run)]]
+            run += [f"    {unpacked}{self._name(plan.run_on_device)}([{', '.join(arrays)}], given)",
+                    "except BaseException:", "    undo(ran)", "    raise"]  # fmt: skip
+        else:
+            run.append(f"{unpacked}{self._name(plan.run_on_device)}([{', '.join(arrays)}])")
+        return run + self._after(block, made, given, 3)
+
     def run_leaf(self, leaf: Leaf, inputs: int, frames: int = 3) -> list[str]:
         """A last block of a command tree, which takes `objects`; the user's code is `frames` up."""
         block = leaf.block
@@ -79,13 +99,17 @@ class EndWriter:
             if not plan.python_steps:
                 lines += [f"{self._tensor_of(source)}._grad = None" for source in recording.forgotten]
             lines += [again[0], "    return MISS"]
+        return lines + self._after(block, [f"n{number}" for number in leaf.made], given, frames)
+
+    def _after(self, block: Block, made: list[str], given: str, frames: int) -> list[str]:
+        """What follows the run, which nothing can undo."""
         end = []
-        if block.written:
-            end.append(f"{self._name(fetch.note_writes)}({self._arguments})")
-        end += self._end(block, [f"n{number}" for number in leaf.made], given, frames)
+        if block.written and block.fetch is not None:
+            end.append(f"{self._name(block.fetch.note_writes)}({self._arguments})")
+        end += self._end(block, made, given, frames)
         if block.written or block.calls or not is_plain_end(block):
             end = ["try:", *[f"    {line}" for line in end], "except Exception as error: raise Ended from error"]
-        return lines + end
+        return end
 
     def _call_outs(self, block: Block, leaf: Leaf) -> tuple[list[str], str]:
         """Run the call-outs, and put their numbers where the updates read them."""

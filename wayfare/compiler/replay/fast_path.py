@@ -47,7 +47,7 @@ def fast_path(
     ):  # fmt: skip
         return None
     native = NativeTree(entry, tensors)
-    if native.root < 0 and not _only_computes(entry, tensors):
+    if native.root < 0 and not _only_computes(entry, tensors) and not _on_device(entry, tensors):
         return None
     try:
         return FastPath(entry, native, key, args, options, tensors, objects)
@@ -66,6 +66,15 @@ def _only_computes(entry: Entry, tensors: Sequence[Tensor]) -> bool:
     )  # fmt: skip
 
 
+def _on_device(entry: Entry, tensors: Sequence[Tensor]) -> bool:
+    """Is it one block whose plan runs on a device? What it leaves behind does not matter: nothing of it is native."""
+    block = entry.tree.root
+    if block is None or block.recording is None or block.plan is None or block.fetch is None:
+        return False
+    inputs = all(isinstance(where, Source) and where.kind != "base" for where in block.inputs)
+    return inputs and not block.plan.target.native and block.plan.fits(block.fetch.arrays(tensors, {}))
+
+
 class FastPath:
     """The replay of one entry. `call(args, options, mode)` returns the result of the function, or `MISS`."""
 
@@ -77,6 +86,7 @@ class FastPath:
         self.version = entry.version
         _, state, _, _, _ = key
         self._native = native
+        self._alone = entry.tree.root if native.root < 0 else None  # the only block, which no tree runs
         self._values: dict[str, Any] = {
             "MISS": MISS, "Tensor": Tensor, "ndarray": np.ndarray, "owner_of": owner_of,
             "default_dtype": default_dtype, "autocast": AUTOCAST_DEFAULTS, "is_plain": is_plain, "entry": entry,
@@ -109,6 +119,8 @@ class FastPath:
         for leaf in self._native.leaves:
             assert leaf.block.fetch is not None
             leaf.block.fetch.renew(self.moved)
+        if self._alone is not None and self._alone.fetch is not None:
+            self._alone.fetch.renew(self.moved)
         for number, captured in enumerate(self.entry.captured):
             self._values[f"w{number}"] = captured.array
 
@@ -169,13 +181,23 @@ class FastPath:
         self._miss_unless(f"t{n}.__class__ is Tensor")
         self._lines += [f"if t{n}._view is not None: t{n}._renew()", f"a{n} = t{n}._array"]
         self._miss_unless(
-            f"a{n}.__class__ is ndarray", f"a{n}.shape == {self._name(array.shape)}",
-            f"a{n}.strides == {self._name(array.strides)}", f"a{n}.dtype is {self._name(array.dtype)}",
+            f"a{n}.__class__ is {self._class(array)}", f"a{n}.shape == {self._name(array.shape)}",
+            f"a{n}.strides == {self._name(array.strides)}", self._same_dtype(f"a{n}", array),
             f"t{n}._requires_grad is {t._requires_grad}", f"t{n}._edge is {'' if t._edge is None else 'not '}None",
-            f"a{n}.flags.writeable is {array.flags.writeable}", f"(t{n}._extras is None or is_plain(t{n}))",
+            *self._same_access(f"a{n}", array), f"(t{n}._extras is None or is_plain(t{n}))",
         )  # fmt: skip
         self._lines.append(f"o{n} = a{n} if a{n}.base is None else owner_of(a{n})")
         self._miss_unless(f"id(o{n}) not in owners")
+
+    def _class(self, array: Any) -> str:
+        return "ndarray" if array.__class__ is np.ndarray else self._name(array.__class__)
+
+    def _same_dtype(self, name: str, array: Any) -> str:
+        return f"{name}.dtype {'is' if array.__class__ is np.ndarray else '=='} {self._name(array.dtype)}"
+
+    def _same_access(self, name: str, array: Any) -> list[str]:
+        # Strides say it of arrays of other devices.
+        return [f"{name}.flags.writeable is {array.flags.writeable}"] if array.__class__ is np.ndarray else []
 
     def _test_outside(self, state: Any) -> None:
         """Generate tests of modes, guards, captured tensors and the plan."""
@@ -216,10 +238,13 @@ class FastPath:
             self._miss_unless(f"{own}.__class__ is Tensor", f"{own}._edge is None")
             strides, writeable = source.layout
             self._lines.append(f"{own} = {own}._array")
+            kind: Any = np.ndarray if self._alone is None else self._alone.plan.target.array  # type: ignore[union-attr]
+            on_cpu = kind is np.ndarray
             self._miss_unless(
-                f"{own}.__class__ is ndarray", f"{own}.shape == {self._name(tuple(source.value.shape))}",
-                f"{own}.dtype is {self._name(source.value.dtype)}", f"{own}.strides == {self._name(strides)}",
-                f"{own}.flags.writeable is {writeable}", f"id(owner_of({own})) not in owners",
+                f"{own}.__class__ is {self._name(kind)}", f"{own}.shape == {self._name(tuple(source.value.shape))}",
+                f"{own}.dtype {'is' if on_cpu else '=='} {self._name(source.value.dtype)}",
+                f"{own}.strides == {self._name(strides)}", f"id(owner_of({own})) not in owners",
+                *([f"{own}.flags.writeable is {writeable}"] if on_cpu else []),
             )  # fmt: skip
             self._grads[id(source)] = own
 
@@ -254,6 +279,10 @@ class FastPath:
             block = self.entry.tree.root
             assert block is not None and block.plan is not None
             names = [self._array_of(source) for source in block.inputs]
+            if not block.plan.target.native:
+                self._miss_unless(f"{self._name(block)}.hits < {self._name(block)}.next_check")
+                self._lines += write.run_on_device(block, names)
+                return
             names += [self._name(constant) for constant in block.plan.constants]
             made = self._allocate(len(names), block.plan.allocations)
             self._miss_unless(f"{self._name(block)}.hits < {self._name(block)}.next_check")

@@ -1,7 +1,7 @@
 """Attention decomposed into matmuls and loops, so that all its intermediate values are in the arena of the plan.
 
-Attention with dropout (which needs a random key at each run), or in a dtype that is not multiplied where the plan runs,
-is run by its own record. With float16 and bfloat16 only what matmuls read is rounded: all else is float32.
+Attention with dropout, which needs a random key at each run, is run by its own record. So is narrow attention on the
+CPU, and on a device what would need a large matrix of weights. Of narrow floats only what matmuls read is rounded.
 """
 
 from __future__ import annotations
@@ -16,10 +16,16 @@ from wayfare.core.op import Op
 from wayfare.core.spec import NARROW_ARRAYS, OF_NUMPY, DType, float32
 from wayfare.ir.graph import Value, trace_ops
 
+# The largest matrix of weights on a device, in elements.
+_LARGEST = 1 << 26
 
-def is_plain_attention(op: Op, inputs: Sequence[Value], attrs: dict[str, Any], dtypes: str) -> bool:
-    """Is this attention without dropout, in one of the dtypes (their characters) that matmuls take?"""
-    return op.family == "attention" and attrs.get("p", 0.0) == 0.0 and inputs[0].dtype.char in dtypes
+
+def is_plain_attention(op: Op, values: Sequence[Any], attrs: dict[str, Any], on_device: bool) -> bool:
+    """Is this attention without dropout, in a dtype that BLAS supports? `values` (anything with dtypes and sizes) are
+    the inputs of the record, or of its gradient, and the matrix of weights is one of them, if it is on a device."""
+    if op.family != "attention" or attrs.get("p", 0.0) != 0.0:
+        return False
+    return max([v.size for v in values]) <= _LARGEST if on_device else values[0].dtype.char in "fd"
 
 
 def forward(op: Op, inputs: Sequence[Value], attrs: dict[str, Any]) -> tuple[Value, Value, Value]:

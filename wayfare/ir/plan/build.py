@@ -29,7 +29,10 @@ from wayfare.ir.plan.lower import accumulations, is_matmul, uses_of
 from wayfare.ir.plan.memory import with_zeros
 from wayfare.ir.plan.native import CheckAction, native_actions
 from wayfare.ir.plan.rematerialise import Rematerialisation
+from wayfare.ir.target import target_of
 
+# The smallest buffer that is worth a kernel to free it earlier, in bytes. (A launch on a device copies megabytes.)
+WORTH, WORTH_ON_DEVICE = 1 << 18, 1 << 26
 # A kernel is named after this many of its ops.
 _NAMED = 3
 
@@ -55,14 +58,15 @@ class Builder:
             wanted = [v for v in item.members if v in stored]
             if wanted:
                 self._kernel(partition, item, wanted)
-        actions = early_updates(with_zeros(self._actions, self._zeros))
+        worth = WORTH if target_of(samples).native else WORTH_ON_DEVICE
+        actions = early_updates(with_zeros(self._actions, self._zeros), worth)
         kept = {self.assignment[v].buffer.real for v in outputs}
 
         def rematerialise(group: Group, v: Value, view: View) -> KernelAction:
             return self._loop(partition, group, [v], [view], f"{v.step.name}_remat")
 
         view_of = self.assignment.__getitem__
-        self.actions = Rematerialisation(actions, self._made, kept, partition, rematerialise, view_of).actions()
+        self.actions = Rematerialisation(actions, self._made, kept, partition, rematerialise, view_of, worth).actions()
 
     # -- kernels
 

@@ -8,12 +8,10 @@ from wayfare.ir.fuse.update_op import of_update, update_op
 from wayfare.ir.plan.actions import Action, PythonAction, UpdateAction
 from wayfare.ir.plan.buffers import Buffer, View
 
-# The smallest gradient that is worth an update of its own, in bytes.
-_WORTH = 256 * 1024
 
-
-def early_updates(actions: Sequence[Action]) -> list[Action]:
-    """The actions, with updates of large sets directly after the last action that uses one of their arrays.
+def early_updates(actions: Sequence[Action], worth: int) -> list[Action]:
+    """The actions, with updates of large sets directly after the last action that uses one of their arrays. A gradient
+    of `worth` bytes has an update of its own.
 
     None comes before an action that may fail: a run that fails has written nothing.
     """
@@ -27,7 +25,7 @@ def early_updates(actions: Sequence[Action]) -> list[Action]:
             for k in range(action.of.sets):
                 reads, writes = (_of_sets(views, action.of.sets, [k]) for views in (action.reads, action.writes))
                 at = max([failing, *[last.get(view.buffer.real, -1) for view in (*reads, *writes)]])
-                if at < i - 1 and _gradient_bytes(action, k) >= _WORTH:
+                if at < i - 1 and _gradient_bytes(action, k) >= worth:
                     after.setdefault(at, []).append(_update(action, reads, writes, 1))
                 else:
                     late.append(k)

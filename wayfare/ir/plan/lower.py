@@ -26,11 +26,9 @@ from wayfare.ir.vjp import input_grads_by, original
 class PlanLowering(Lowering):
     """Lowers recorded graphs with known sizes."""
 
-    def __init__(self, multiplied: str = "fd") -> None:
-        """`multiplied`: the dtypes that are multiplied where the plan runs, as characters."""
+    def __init__(self, on_device: bool = False) -> None:
         super().__init__()
-        self._multiplied = multiplied
-        self._multiplies_narrow = "e" in multiplied
+        self._on_device = on_device
         # Without native code every op is fastest if its own record runs it.
         self._decompose = kernel.available()
 
@@ -54,14 +52,14 @@ class PlanLowering(Lowering):
             return self._once(ASSEMBLE, inputs, _joined(op, inputs, step))
         if op.family == "vjp":
             return self._input_grads(op, inputs, step.attrs)
-        if self._decompose and is_plain_attention(op, inputs, step.attrs, self._multiplied):
+        if self._decompose and is_plain_attention(op, (*inputs, *step.outputs), step.attrs, self._on_device):
             return tuple(self(forward(op, inputs, step.attrs)))
         if op.name == "pad" and step.attrs["value"] == 0 and all(min(pair) >= 0 for pair in step.attrs["amounts"]):
             index = tuple((a, a + n, 1) for n, (a, _) in zip(inputs[0].shape, step.attrs["amounts"], strict=True))
             return self._once(REGISTRY["place"], inputs, {"shape": tuple(step.outputs[0].shape), "index": index})
-        found = self._rearranged(op, inputs, step.attrs)
-        if found is None and op.gemm and self._multiplies_narrow:
-            found = of_narrow(self._once, op, inputs)
+        found = of_narrow(self._once, op, inputs, step.attrs) if self._on_device else None
+        if found is None:
+            found = self._rearranged(op, inputs, step.attrs)
         if found is not None:
             return found
         return super()._lowered(step) if self._decompose else self._once(op, inputs, step.attrs)
@@ -116,7 +114,7 @@ class PlanLowering(Lowering):
         return self._once(REGISTRY["expand"], one, {"shape": tuple(v.shape)})
 
     def _input_grads(self, op: Op, inputs: tuple[Value, ...], attrs: dict[str, Any]) -> tuple[Value, ...]:
-        if self._decompose and is_plain_attention(original(op), inputs, attrs, self._multiplied):
+        if self._decompose and is_plain_attention(original(op), inputs, attrs, self._on_device):
             made = input_grads_by(op, input_grads, trace_ops, inputs, attrs)
             return tuple(self(made if isinstance(made, tuple) else (made,)))
         if not self._decompose or not _is_simple(original(op)):

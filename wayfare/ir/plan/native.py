@@ -80,6 +80,11 @@ class CheckAction(PythonAction):
     def __init__(self, op: Op, attrs: Attrs, reads: Sequence[View]) -> None:
         super().__init__(op, attrs, reads, [])
 
+    def enter(self, commands: Commands) -> bool:
+        """On a device: as a loop that sets a flag, which is read with the next value. On the CPU a list ends here."""
+        watch = getattr(commands, "watch", None)
+        return watch is not None and watch(self.op.name, self.attrs, lambda: self.enter_check(commands))
+
     def enter_check(self, commands: Commands) -> BufferView | None:
         """Add a loop that tells whether any element is wrong; returns where it writes that, or None without one."""
         (view,) = self.reads

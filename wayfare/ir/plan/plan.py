@@ -57,7 +57,7 @@ class Plan:
         self._plain = frozenset({target.array})
         self._other_layout: Plan | None = None
         self._written = [i for i, _ in writes]
-        lowering = PlanLowering(target.multiplied)
+        lowering = PlanLowering(not target.native)
         leaves = lowering(inputs)
         wanted = lowering([*results, *(v for _, v in writes)])
         builder = Builder(leaves, wanted, samples)
@@ -82,7 +82,7 @@ class Plan:
     def _number_objects(self, made: Sequence[Buffer], views: Sequence[View], constants: int) -> None:
         """Number all arrays of a run: inputs, constants, the arena, results, numbers of updates, slots."""
         first_constant = len(self._shapes)
-        arena = first_constant + constants
+        arena = self._arena = first_constant + constants
         # The arrays that each run allocates: (allocator, shape, dtype).
         self.allocations: list[tuple[Any, tuple[int, ...], np.dtype[Any]]] = [
             (self.target.maker(self.arena_bytes), (self.arena_bytes,), _BYTES)
@@ -124,6 +124,7 @@ class Plan:
         pending: list[Action] = []
         target = self.target
         commands = target.commands()
+        made = [buffer.number for buffer in kept if buffer.kind == "result"]
         freed: set[int] = set()
         self.in_python: list[str] = []  # titles of the actions that have no native form
         self.lists = 0
@@ -131,7 +132,7 @@ class Plan:
         def flush() -> None:
             nonlocal commands, pending
             if pending:
-                commands.finish()
+                target.finish(commands, self._arena, made)
                 parts.append(_listed(commands))
                 self.lists += 1
                 self._last_list = commands
@@ -188,13 +189,21 @@ class Plan:
             return self._run_other_layout(arrays, given)
         if self.target.native:
             return self._run_on(arrays, given)
-        with self.target.active():
-            return self._run_on(arrays, given)
+        return self.run_on_device(arrays, given)
 
     def _run_on(self, arrays: Sequence[Array], given: Sequence[Any]) -> list[Array]:
         objects: Objects = [*arrays, *self.constants]
         objects += [empty(shape, dtype) for empty, shape, dtype in self.allocations]
         return self.run_objects(objects, given)
+
+    def run_on_device(self, arrays: Sequence[Array], given: Sequence[Any] = ()) -> list[Array]:
+        """`run` on arrays that fit, where the plan's target is a device. The arena is there for the next plan when this
+        run has been launched: one works after the other."""
+        target = self.target
+        with target.active(), target.arena(self.arena_bytes) as arena:
+            objects: Objects = [*arrays, *self.constants, arena]
+            objects += [empty(shape, dtype) for empty, shape, dtype in self.allocations[1:]]
+            return self.run_objects(objects, given)
 
     @property
     def made_numbers(self) -> list[int]:

@@ -20,8 +20,8 @@ from wayfare.ir.lower import is_along_rows
 from wayfare.ir.plan.actions import Action, KernelAction, MatmulAction, UpdateAction
 from wayfare.ir.plan.buffers import Buffer, View
 
-# The share of a run's time that may be spent on it, and the smallest buffer that is worth it, in bytes.
-_BUDGET, _WORTH = 0.04, 256 * 1024
+# The share of a run's time that may be spent on it.
+_BUDGET = 0.04
 # Rough times in nanoseconds: one multiplication of a matmul, one element of a loop, one addition in a loop.
 _MULTIPLY, _ELEMENT, _ADD = 0.02, 0.5, 0.02
 # An input that is this many times smaller may be kept longer for it.
@@ -60,8 +60,10 @@ class Rematerialisation:
 
     def __init__(
         self, actions: Sequence[Action], values: dict[Buffer, Value], kept: set[Buffer], partition: Partition,
-        kernel: Callable[[Group, Value, View], KernelAction], view_of: Callable[[Value], View],
+        kernel: Callable[[Group, Value, View], KernelAction], view_of: Callable[[Value], View], worth: int,
     ) -> None:  # fmt: skip
+        """`worth`: the smallest buffer that is worth it, in bytes."""
+        self._worth = worth
         self._actions = list(actions)
         self._values, self._kept, self._partition = values, kept, partition
         self._kernel, self._view_of = kernel, view_of
@@ -166,7 +168,7 @@ class Rematerialisation:
 
     def _choice(self, buffer: Buffer) -> Choice | None:
         use = self._uses[buffer]
-        if buffer.bytes < _WORTH or buffer.kind != "arena" or buffer in self._kept or len(use.writes) != 1:
+        if buffer.bytes < self._worth or buffer.kind != "arena" or buffer in self._kept or len(use.writes) != 1:
             return None
         gone, back = max(pairwise([*use.writes, *use.reads]), key=lambda pair: pair[1] - pair[0], default=(0, 0))
         (view,) = [s for s in self._actions[use.writes[0]].writes if s.buffer.real is buffer]

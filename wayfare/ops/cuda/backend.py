@@ -127,7 +127,7 @@ class CudaBackend(LateChecks, Backend):
 
     def to_host(self, array: Any) -> Array:
         """A copy as a NumPy array. It waits for the device, so what waited for a value is checked here."""
-        if self._waiting:
+        if self._waiting or self._flags:
             self.check_now()
         with answering(self, "a copy to the CPU"):
             found: Array = array.get(order="A")
@@ -364,6 +364,10 @@ class CudaBackend(LateChecks, Backend):
         made.record()
         return made
 
+    def has_passed(self, point: Any) -> bool:
+        """Has the GPU passed an event?"""
+        return bool(point.done)
+
     def seconds_between(self, first: Any, last: Any) -> float:
         """The time between two events; this waits until the GPU has passed them."""
         last.synchronize()
@@ -380,9 +384,13 @@ class CudaBackend(LateChecks, Backend):
         """A `with` block in which a device is the current one."""
         return nullcontext() if device.index == self.current() else self.on(device)
 
+    def stream(self) -> int:
+        """What identifies the current stream."""
+        return self.launcher.stream() if self.new_launcher is not None else 0
+
     def commands(self) -> CudaCommands:
         """A new list of launches."""
-        return CudaCommands(self.launcher)
+        return CudaCommands(self.launcher, self)
 
     def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
         """Room for an array, on the current device."""

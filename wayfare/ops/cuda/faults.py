@@ -10,6 +10,7 @@ from typing import Any
 from wayfare.core.errors import OperationError, OutOfMemoryError
 from wayfare.core.format import bytes_text
 from wayfare.core.public_modules import later_name
+from wayfare.ir.target import release_arenas
 
 
 def attempt(b: Any, function: Callable[[], Any], name: str) -> Any:
@@ -22,6 +23,7 @@ def attempt(b: Any, function: Callable[[], Any], name: str) -> Any:
         raise _lost(b, name, error) from error
     # What reference cycles held is freed, and what the pool holds for arrays of other sizes.
     gc.collect()
+    release_arenas()
     b.xp.get_default_memory_pool().free_all_blocks()
     try:
         return function()

@@ -14,6 +14,7 @@ import numpy as np
 
 from wayfare.codegen.cuda.kernels import segments
 from wayfare.core.errors import ArgumentError, IndexRangeError, OperationError
+from wayfare.ops.cuda.late_checks import ERRORS
 from wayfare.ops.cuda.rows import add_at, extreme_at, put_at, take
 from wayfare.ops.cuda.table import on_cuda, on_host
 from wayfare.ops.indexing.advanced import full_index, index_dtype_error
@@ -158,13 +159,18 @@ on_host("CUDA has no atomic product", "scatter_prod")
 # -- checks that give back what they are given ------------------------------------------------------------------------
 
 
+def _wrong_class(*, op: str, classes: int, error: Any = IndexRangeError, **_attrs: Any) -> Any:
+    return error(f"{op}: a class is out of range for {classes} classes",
+                 fix=f"Classes are numbered from 0 to {classes - 1}.")  # fmt: skip
+
+
+ERRORS["checked_classes"] = _wrong_class
+
+
 @on_cuda("checked_classes")
-def _checked_classes(
-    b: Any, target: Any, *, op: str, classes: int, ignore_index: int, error: Any = IndexRangeError
-) -> Any:
+def _checked_classes(b: Any, target: Any, *, classes: int, ignore_index: int, **attrs: Any) -> Any:
     fine = (target == ignore_index) | ((target >= 0) & (target < classes))
-    b.require(fine, error(f"{op}: a class is out of range for {classes} classes",
-                          fix=f"Classes are numbered from 0 to {classes - 1}."))  # fmt: skip
+    b.require(fine, _wrong_class(classes=classes, **attrs))
     return target
 
 

@@ -1,16 +1,20 @@
 """An elementwise loop over many sets of arrays in one launch: the step of an optimiser over all parameters.
 
     update(launcher, loop, sets, numbers)
+    for part in arranged(loop, sizes, numbers):   # for a list of launches: all but the addresses
+        run(launcher, part.text, part.name, (part.blocks,), (THREADS,), part.words(addresses, memory))
 
 Each set lists the arrays of the loop's inputs but the last ones, then those of its outputs (which may be the inputs
 themselves); all are C-contiguous and of one size. The last inputs are the scalars in `numbers`. Addresses and sizes are
-part of the kernel's parameter: nothing is copied to the device before the launch.
+part of the kernel's parameter: nothing is copied to the device before the launch. The numbers of a list lie in memory, as
+doubles, because they differ from run to run.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -31,8 +35,8 @@ _MOST_WORDS = 3584
 
 
 @lru_cache(256)
-def update_text(loop: Loop, numbers: int, room: int) -> tuple[str, str]:
-    """The name and the text of a kernel for up to `room` sets."""
+def update_text(loop: Loop, numbers: int, room: int, in_memory: bool = False) -> tuple[str, str]:
+    """The name and the text of a kernel for up to `room` sets; its numbers are in its parameter, or in memory."""
     plain = lowered(loop, is_built_in)
     arrays = len(loop.inputs) - numbers
     operands = arrays + len(loop.outputs)
@@ -46,7 +50,7 @@ def update_text(loop: Loop, numbers: int, room: int) -> tuple[str, str]:
     values = [(k, body.value(v)) for k, v in plain.stages[0].stores]
     stores = [f"(({memory(loop.outputs[k].dtype)}*)set[{arrays + k}])[i] = {value};" for k, value in values]
     statements = "\n    ".join([*body.lines, *stores])
-    name = f"{kernel_name(loop, Layout('elements', 0, 1, True))}_{numbers}_{room}"
+    name = f"{kernel_name(loop, Layout('elements', 0, 1, True))}_{numbers}_{room}{'_m' * in_memory}"
     # Set s has the blocks first[s] … first[s + 1] - 1.
     text = f"""  i32 low = 0, high = (i32)a.sets;
   while (high - low > 1) {{
@@ -60,27 +64,53 @@ def update_text(loop: Loop, numbers: int, room: int) -> tuple[str, str]:
     {statements}
   }}
 """
-    fields = ("i64 sets", f"f64 numbers[{max(numbers, 1)}]", f"i64 first[{room}]", f"i64 sizes[{room}]",
+    given = "const f64* numbers" if in_memory else f"f64 numbers[{max(numbers, 1)}]"
+    fields = ("i64 sets", given, f"i64 first[{room}]", f"i64 sizes[{room}]",
               f"char* arrays[{room * operands}]")  # fmt: skip
     return name, kernel_text(name, fields, text)
 
 
-def update(launcher: Launcher, loop: Loop, sets: Sequence[Sequence[Any]], numbers: Sequence[float]) -> None:
-    """Run an elementwise loop over all sets; more launches only where the parameter would be too large."""
-    operands = len(loop.inputs) - len(numbers) + len(loop.outputs)
-    most = (_MOST_WORDS - 1 - len(numbers)) // (operands + 2)
-    filled = [s for s in sets if math.prod(s[0].shape)]
-    for begin in range(0, len(filled), most):
-        chosen = filled[begin : begin + most]
-        room = min(most, 1 << (len(chosen) - 1).bit_length())
-        name, text = update_text(loop, len(numbers), room)
-        sizes = [math.prod(s[0].shape) for s in chosen]
+@dataclass(frozen=True, slots=True)
+class UpdateLaunch:
+    """One launch: the sets `begin` … `end`, the kernel, and its parameter but for numbers and addresses."""
+
+    name: str
+    text: str
+    blocks: int
+    begin: int
+    end: int
+    sizes: tuple[int, ...]
+    room: int
+    operands: int
+
+    def words(self, addresses: Sequence[int], numbers: Sequence[int | float]) -> list[int | float]:
+        """The parameter, with the addresses of the arrays of these sets; `numbers`, or where they lie."""
         first, blocks = [], 0
-        for size in sizes:
+        for size in self.sizes:
             first.append(blocks)
             blocks += -(-size // _CHUNK)
-        empty = [0] * (room - len(chosen))
-        addresses = [launcher.pointer(a) for s in chosen for a in s]
-        given = [float(n) for n in numbers] or [0.0]
-        words = [len(chosen), *given, *first, *empty, *sizes, *empty, *addresses, *empty * operands]
-        run(launcher, text, name, (blocks,), (THREADS,), words)
+        empty = [0] * (self.room - len(self.sizes))
+        return [len(self.sizes), *numbers, *first, *empty, *self.sizes, *empty, *addresses, *empty * self.operands]
+
+
+def arranged(loop: Loop, sizes: Sequence[int], numbers: int, in_memory: bool) -> list[UpdateLaunch]:
+    """The launches for sets of so many elements (not 0); more than one only where the parameter would be too large."""
+    operands = len(loop.inputs) - numbers + len(loop.outputs)
+    most = (_MOST_WORDS - 1 - numbers) // (operands + 2)
+    found = []
+    for begin in range(0, len(sizes), most):
+        chosen = tuple(sizes[begin : begin + most])
+        room = min(most, 1 << (len(chosen) - 1).bit_length())
+        name, text = update_text(loop, numbers, room, in_memory)
+        blocks = sum(-(-size // _CHUNK) for size in chosen)
+        found.append(UpdateLaunch(name, text, blocks, begin, begin + len(chosen), chosen, room, operands))
+    return found
+
+
+def update(launcher: Launcher, loop: Loop, sets: Sequence[Sequence[Any]], numbers: Sequence[float]) -> None:
+    """Run an elementwise loop over all sets."""
+    filled = [s for s in sets if math.prod(s[0].shape)]
+    given = [float(n) for n in numbers] or [0.0]
+    for part in arranged(loop, [math.prod(s[0].shape) for s in filled], len(numbers), False):
+        addresses = [launcher.pointer(a) for s in filled[part.begin : part.end] for a in s]
+        run(launcher, part.text, part.name, (part.blocks,), (THREADS,), part.words(addresses, given))
