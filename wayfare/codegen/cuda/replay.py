@@ -35,6 +35,8 @@ _GRAPHS, _SITES = 8, 64
 _TRIAL = 16
 # What is larger is not copied: a graph serves one address.
 _LARGEST = 1 << 28
+# A result of so many bytes is always copied.
+_SMALL = 1 << 16
 _ALIGNED = 256
 
 
@@ -66,6 +68,11 @@ class Use:
     def can_move(self) -> bool:
         """May a graph work on a copy?"""
         return not self.anchor and self.high - self.low <= _LARGEST and (self.result or not self.written)
+
+    @property
+    def is_small_result(self) -> bool:
+        """Does it hardly matter that it is copied? Results lie elsewhere sooner or later."""
+        return self.result and self.high - self.low <= _SMALL
 
     @property
     def is_read(self) -> bool:
@@ -158,7 +165,8 @@ class InStream:
 
     def _captured(self, site: _Site, addresses: Sequence[int], there: list[int]) -> Callable[[], None] | None:
         """A graph for these addresses; None, after one warning, if there can be none. What has moved is copied."""
-        moved = [place for place, old, new in zip(site.still, site.fixed, there, strict=True) if old != new]
+        moved = [place for place, old, new in zip(site.still, site.fixed, there, strict=True)
+                 if old != new or self._uses[place].is_small_result]  # fmt: skip
         if moved:
             site.moving = sorted([*site.moving, *moved])
             site.still = [place for place in site.still if place not in moved]
