@@ -16,7 +16,6 @@ from wayfare.core.op import Op
 from wayfare.core.spec import BFLOAT16, NARROW_ARRAYS, float32
 from wayfare.ir.graph import Value, trace_ops
 
-
 _ON_DEVICE = frozenset({np.dtype(np.float32), np.dtype(np.float64), BFLOAT16})
 # The largest matrix of weights on a device, in elements.
 _LARGEST = 1 << 26

@@ -76,8 +76,9 @@ class _Products(_Rewriting):
         key = _part_product(step)
         if key is None or self._counts[key] < _FEW:
             return None
-        part, weight = step.inputs
-        dim, base = part.step.attrs["dim"], part.step.inputs[0]
+        weight, part = step.inputs[1], _part_of(step.inputs[0])
+        assert part is not None
+        base, dim, index = part
         size = _bytes(step.outputs[0]) * base.shape[dim]
         if 2 * self._counts[key] < base.shape[dim] or size > _LARGEST:
             return None
@@ -86,20 +87,34 @@ class _Products(_Rewriting):
             assert step.op is not None
             whole = self._whole[key] = record(step.op, (self.of(base), self.of(weight)), step.attrs)
             whole.step.data = step.data
-        return (record(REGISTRY["select"], (whole,), {"dim": dim, "index": part.step.attrs["index"]}),)
+        return (record(REGISTRY["select"], (whole,), {"dim": dim, "index": index}),)
 
 
 def _part_product(step: Step) -> Any:
     """What products have in common that may be one: the op, the input, the dimension of its parts, the weights."""
     if step.op is None or not step.op.gemm or len(step.inputs) != 2:
         return None
-    part, weight = step.inputs
-    if part.step.name != "select" or part.ndim != 2 or weight.ndim != 2 or part.step.attrs["dim"] == part.ndim:
+    weight, part = step.inputs[1], _part_of(step.inputs[0])
+    if weight.ndim != 2 or part is None or not _is_given(part[0]) or not _is_given(weight):
+        return None  # another input may depend on such a product
+    base, dim, _ = part
+    return step.op, id(base), dim, id(weight)
+
+
+def _part_of(v: Value) -> tuple[Value, int, int] | None:
+    """Of a matrix that is a part of a larger array, as `x[i]` and `x[:, i]`: that array, the dimension, and i."""
+    step = v.step
+    if step.name == "select" and v.ndim == 2 and step.attrs["dim"] < 2:
+        return step.inputs[0], step.attrs["dim"], step.attrs["index"]
+    if step.name != "basic_index" or v.ndim != 2 or step.inputs[0].ndim != 3:
         return None
-    base = part.step.inputs[0]
-    if not _is_given(base) or not _is_given(weight):
-        return None  # it may depend on such a product
-    return step.op, id(base), part.step.attrs["dim"], id(weight)
+    base, index = step.inputs[0], [*step.attrs["index"]]
+    index += [(0, n, 1) for n in base.shape[len(index) :]]
+    numbers = [dim for dim, entry in enumerate(index) if isinstance(entry, int)]
+    if len(index) != 3 or len(numbers) != 1 or numbers[0] > 1:
+        return None
+    whole = all(tuple(entry) == (0, n, 1) for entry, n in zip(index, base.shape, strict=True) if isinstance(entry, tuple))
+    return (base, numbers[0], index[numbers[0]]) if whole else None
 
 
 def _is_given(v: Value) -> bool:
@@ -129,9 +144,10 @@ class _Sums(_Rewriting):
         # The order of the parts of an input decides: then these need no copy.
         for terms in self._terms.values():
             pairs = [(term.step.inputs[1], _rows(term)) for term in terms if term.step.op and term.step.op.gemm]
+            parts = [_part_of(b) for b, _ in pairs]
             if pairs and _selected([b for b, _ in pairs]) is not None:
-                pairs.sort(key=lambda pair: pair[0].step.attrs["index"])
-                rows = [a for _, a in pairs if a is not None]
+                numbers = [part[2] for part in parts if part is not None]
+                rows = [a for _, (_, a) in sorted(zip(numbers, pairs, strict=True), key=lambda x: x[0]) if a is not None]
                 self._orders[frozenset(rows)] = rows
 
     def _is_link(self, v: Value, total: Value) -> bool:
@@ -175,7 +191,10 @@ class _Sums(_Rewriting):
         base = _selected(parts)
         rows, columns = parts[0].shape
         if base is not None:
-            return record(REGISTRY["reshape"], (self.of(base),), {"shape": (rows * len(parts), columns)})  # type: ignore[no-any-return]
+            # Parts along the second dimension need one copy.
+            if base[1]:
+                base = record(REGISTRY["permute"], (self.of(base[0]),), {"dims": (1, 0, 2)}), 0
+            return record(REGISTRY["reshape"], (self.of(base[0]),), {"shape": (rows * len(parts), columns)})  # type: ignore[no-any-return]
         key = tuple(map(id, parts))
         found = self._cats.get(key)
         if found is None:
@@ -202,14 +221,16 @@ def _rows(term: Value) -> Value | None:
     return None
 
 
-def _selected(parts: Sequence[Value]) -> Value | None:
-    """The value of which these are all parts along the first dimension, in any order; None if there is none."""
-    if any(v.step.name != "select" or v.step.attrs["dim"] != 0 for v in parts):
+def _selected(parts: Sequence[Value]) -> tuple[Value, int] | None:
+    """The value of which these are all parts, in any order, and along which dimension; None if there is none."""
+    found = [_part_of(v) for v in parts]
+    known = [part for part in found if part is not None]
+    if len(known) < len(found):
         return None
-    base = parts[0].step.inputs[0]
-    if any(v.step.inputs[0] is not base for v in parts) or base.ndim != 3:
+    base, dim, _ = known[0]
+    if any(other is not base or along != dim for other, along, _ in known) or base.ndim != 3:
         return None
-    return base if sorted(v.step.attrs["index"] for v in parts) == list(range(base.shape[0])) else None
+    return (base, dim) if sorted(index for *_, index in known) == list(range(base.shape[dim])) else None
 
 
 def _bytes(v: Value) -> int:

@@ -21,7 +21,6 @@ from wayfare.ir.passes.constant_folding import folded
 from wayfare.ir.plan.attention import forward, input_grads, is_plain_attention
 from wayfare.ir.vjp import input_grads_by, original
 
-
 # The `data` of a product of narrow floats that a device computes as it is.
 BY_DEVICE = "by device"
 # Views that a product looks through.
