@@ -126,15 +126,15 @@ class CudaCommands:
         best: Any = None
         for which in _COPIED[: 4 if add else 8]:
             scratch = Scratch()
-            views = [scratch.allocate(v.shape, v.dtype) if copied else v
-                     for v, copied in zip((a, b, out), which, strict=True)]  # fmt: skip
+            x, y, z = (scratch.allocate(v.shape, v.dtype) if copied else v
+                       for v, copied in zip((a, b, out), which, strict=True))  # fmt: skip
             try:
-                calls = gemm_calls(*views, add)
+                calls = gemm_calls(x, y, z, add)
             except Unsuited:
                 continue
             if best is None or len(calls) + sum(which) < best[0]:
-                copies = [(v, made) for v, made, copied in zip((a, b), views, which, strict=False) if copied]
-                best = len(calls) + sum(which), scratch, calls, copies, views[2] if which[2] else None
+                copies = [(v, made) for v, made, copied in zip((a, b), (x, y), which, strict=False) if copied]
+                best = len(calls) + sum(which), scratch, calls, copies, z if which[2] else None
         if best is None:
             return None
         self.scratch_bytes = max(self.scratch_bytes, best[1].bytes)

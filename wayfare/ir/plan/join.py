@@ -113,7 +113,7 @@ def _part_of(v: Value) -> tuple[Value, int, int] | None:
     numbers = [dim for dim, entry in enumerate(index) if isinstance(entry, int)]
     if len(index) != 3 or len(numbers) != 1 or numbers[0] > 1:
         return None
-    whole = all(tuple(entry) == (0, n, 1) for entry, n in zip(index, base.shape, strict=True) if isinstance(entry, tuple))
+    whole = all(entry == (0, n, 1) for entry, n in zip(index, base.shape, strict=True) if isinstance(entry, tuple))
     return (base, numbers[0], index[numbers[0]]) if whole else None
 
 
@@ -147,7 +147,8 @@ class _Sums(_Rewriting):
             parts = [_part_of(b) for b, _ in pairs]
             if pairs and _selected([b for b, _ in pairs]) is not None:
                 numbers = [part[2] for part in parts if part is not None]
-                rows = [a for _, (_, a) in sorted(zip(numbers, pairs, strict=True), key=lambda x: x[0]) if a is not None]
+                numbered = sorted(zip(numbers, pairs, strict=True), key=lambda entry: entry[0])
+                rows = [a for _, (_, a) in numbered if a is not None]
                 self._orders[frozenset(rows)] = rows
 
     def _is_link(self, v: Value, total: Value) -> bool:
@@ -179,7 +180,9 @@ class _Sums(_Rewriting):
         first, whole = terms[0].step, self._cat(order)
         assert first.op is not None
         if not first.op.gemm:  # a view of a sum over rows
-            total = record(first.inputs[0].step.op, (whole,), first.inputs[0].step.attrs)
+            each = first.inputs[0].step
+            assert each.op is not None
+            total = record(each.op, (whole,), each.attrs)
             return (record(first.op, (total,), first.attrs),)
         turned = record(REGISTRY["permute"], (whole,), {"dims": (1, 0)})
         made = record(first.op, (turned, self._cat([term.step.inputs[1] for term in terms])), first.attrs)

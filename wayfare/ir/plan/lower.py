@@ -102,9 +102,10 @@ class PlanLowering(Lowering):
             return self._once(ASSEMBLE, narrow, before.attrs) if before.op is ASSEMBLE else narrow
         if not op.gemm or 0 in inputs[0].shape:
             return None
-        narrow = [self._narrow(v) for v in inputs]
-        first, second = narrow[0], narrow[1]
-        if len(inputs) != 2 or first is None or second is None or first.dtype != second.dtype:
+        if len(inputs) != 2:
+            return None
+        first, second = self._narrow(inputs[0]), self._narrow(inputs[1])
+        if first is None or second is None or first.dtype != second.dtype:
             return None
         (made,) = self._once(op, (first, second), attrs)
         made.step.data = BY_DEVICE
