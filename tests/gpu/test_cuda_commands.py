@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from tests.gpu.emulation.host import COMPILER, HostLauncher
+from wayfare.codegen.cuda import replay
 from wayfare.codegen.cuda.commands import CudaCommands
 from wayfare.codegen.cuda.gemm import gemm_calls
+from wayfare.codegen.cuda.kernels.table import moves_by_table, packed, table_writer
 from wayfare.codegen.loop.expr import load, reduction
 from wayfare.codegen.loop.language import Loop, Operand, Reduction, Stage, elementwise
 from wayfare.codegen.runtime.command import BufferView, Unsuited, contiguous
@@ -31,7 +33,7 @@ def view_of(number, array):
     return BufferView(number, offset, array.shape, array.strides, array.dtype)
 
 
-def relu_then_sum(commands, rows=5, columns=7):
+def relu_then_sum(commands, rows=5, columns=7, finish=True):
     """hidden = max(x @ w, 0); total = sum of each row of hidden."""
     x, w = contiguous(0, 0, (rows, 3), F32), contiguous(1, 0, (3, columns), F32)
     hidden, total = contiguous(2, 0, (rows, columns), F32), contiguous(3, 0, (rows, 1), F32)
@@ -42,7 +44,8 @@ def relu_then_sum(commands, rows=5, columns=7):
     assert commands.matmul(x, w, hidden)
     assert commands.kernel(Given(relu), hidden.shape, None, [hidden], [hidden])
     assert commands.kernel(Given(summed), hidden.shape, (1,), [hidden], [total])
-    commands.finish()
+    if finish:
+        commands.finish()
     return lambda arrays: ((arrays[0] @ arrays[1]) * 0.5 + 1).sum(1, keepdims=True)
 
 
@@ -66,20 +69,55 @@ def test_a_list_is_launched_then_captured_then_replayed():
         assert counts.kernels_run == 2 and counts.matmuls_run == 1
 
 
-def test_a_graph_is_replayed_only_where_every_array_lies_as_it_did():
+def filled(arrays):
+    arrays[3][...] = np.nan
+    return arrays
+
+
+def test_one_graph_serves_arrays_that_lie_anywhere():
+    """All but `hidden`, which is written and no result, may lie elsewhere at each run."""
     commands = CudaCommands(HostLauncher())
-    expected = relu_then_sum(commands)
-    sets = [arrays_for(seed=s) for s in range(3)]
-    for _ in range(3):
-        for arrays in sets:
-            arrays[3][...] = np.nan
-            commands.run(arrays)
-            np.testing.assert_allclose(arrays[3], expected(arrays), rtol=1e-5)
-    mixed = [sets[0][0], sets[1][1], sets[0][2], sets[0][3]]
+    expected = relu_then_sum(commands, finish=False)
+    commands.finish((), (3,))
+    sets = [arrays_for(seed=s) for s in range(30)]
+    hidden = sets[0][2]
     with counted() as counts:
-        commands.run(mixed)
-    assert counts.graphs_replayed == 0
-    np.testing.assert_allclose(mixed[3], expected(mixed), rtol=1e-5)
+        for arrays in sets:
+            arrays[2] = hidden
+            commands.run(filled(arrays))
+            np.testing.assert_allclose(arrays[3], expected(arrays), rtol=1e-5)
+    assert counts.graphs_captured <= 3 and counts.graphs_replayed >= 26
+
+
+def test_each_set_of_addresses_of_anchors_has_a_graph():
+    commands = CudaCommands(HostLauncher())
+    expected = relu_then_sum(commands, finish=False)
+    commands.finish((2,), (3,))
+    sets = [arrays_for(seed=s) for s in range(3)]
+    with counted() as counts:
+        for _ in range(4):
+            for arrays in sets:
+                commands.run(filled(arrays))
+                np.testing.assert_allclose(arrays[3], expected(arrays), rtol=1e-5)
+    assert (counts.graphs_captured, counts.graphs_replayed) == (3, 6)
+    mixed = [sets[0][0], sets[1][1], sets[0][2], sets[2][3]]
+    for _ in range(3):
+        commands.run(filled(mixed))
+        np.testing.assert_allclose(mixed[3], expected(mixed), rtol=1e-5)
+
+
+def test_what_is_too_large_to_be_copied_is_an_anchor(monkeypatch):
+    monkeypatch.setattr(replay, "_ROOM", 100)
+    commands = CudaCommands(HostLauncher())
+    expected = relu_then_sum(commands, finish=False)
+    commands.finish((2,), (3,))
+    sets = [arrays_for(seed=s) for s in range(3)]
+    with counted() as counts:
+        for _ in range(6):
+            for arrays in sets:
+                commands.run(filled(arrays))
+                np.testing.assert_allclose(arrays[3], expected(arrays), rtol=1e-5)
+    assert counts.graphs_replayed > 0
 
 
 def test_a_list_whose_arrays_always_move_stops_capturing():
@@ -94,6 +132,48 @@ def test_a_list_whose_arrays_always_move_stops_capturing():
                 commands.run(arrays)
             np.testing.assert_allclose(arrays[3], expected(arrays), rtol=1e-5)
     assert counts.graphs_captured <= 16
+
+
+def test_one_launch_is_no_graph():
+    commands = CudaCommands(HostLauncher())
+    source, target = np.arange(6, dtype=F32), np.empty(6, F32)
+    assert commands.copy(view_of(0, source), view_of(1, target))
+    commands.finish((), (1,))
+    with counted() as counts:
+        for _ in range(4):
+            commands.run([source, target])
+    assert not counts.graphs_captured
+
+
+@pytest.mark.parametrize("offset", [0, 1, 4])
+@pytest.mark.parametrize("size", [1, 7, 64, 70_000])
+def test_copies_of_bytes_that_lie_anywhere(size, offset):
+    launcher = HostLauncher()
+    given, own = np.zeros(size + 16, np.uint8), np.zeros(size + 16, np.uint8)
+    given[:] = np.random.default_rng(0).integers(0, 255, size + 16)
+    table = np.zeros(4, np.int64)
+    write = table_writer(launcher, launcher.pointer(table), 2)
+    write(packed([0.5], [launcher.pointer(given)]))
+    assert table[:1].view(np.float64)[0] == 0.5 and not table[2:].any()
+    move = [(1, offset, launcher.pointer(own), size)]
+    for copy in moves_by_table(launcher, launcher.pointer(table), move, False):
+        copy()
+    np.testing.assert_array_equal(own[:size], given[offset : offset + size])
+    assert not own[size:].any()
+    own[:] += 1
+    before = given.copy()
+    before[offset : offset + size] = own[:size]
+    for copy in moves_by_table(launcher, launcher.pointer(table), move, True):
+        copy()
+    np.testing.assert_array_equal(given, before)
+
+
+def test_a_table_of_many_words():
+    launcher = HostLauncher()
+    table = np.zeros(1300, np.int64)
+    table_writer(launcher, launcher.pointer(table), 1200)(packed([], range(1200)))
+    np.testing.assert_array_equal(table[:1200], np.arange(1200))
+    assert not table[1200:].any()
 
 
 def test_copies_fills_and_updates():
@@ -173,7 +253,8 @@ def test_products_that_cublas_cannot_do_are_refused():
 
 @pytest.mark.parametrize("how", ["gaps", "batches"])
 def test_what_cublas_cannot_read_as_it_lies_is_copied_first(how):
-    """Rows with gaps between their elements, and a batch that no single step walks along: not a call for each matrix."""
+    """Rows with gaps between their elements; a batch that no single step walks along, which is not a call for each
+    matrix."""
     rng = np.random.default_rng(0)
     if how == "gaps":
         base = rng.standard_normal((4, 16)).astype(F32)

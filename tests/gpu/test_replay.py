@@ -12,6 +12,8 @@ from tests.gpu.emulation.host import COMPILER
 from wayfare import nn
 from wayfare.compiler.costs import Budget, Timings
 from wayfare.core.counters import counted
+from wayfare.core.spec import BFLOAT16
+from wayfare.ir.plan.actions import MatmulAction
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no g++ to compile CUDA text for the CPU")
 
@@ -172,7 +174,7 @@ def test_a_class_out_of_range_is_told_with_the_next_value(cuda):
         run(batches[0][0], wrong)
         run(*batches[1])  # the flag stays
         loss = run(*batches[2])
-    assert counts.graphs_replayed == 3
+    assert counts.graphs_replayed + counts.graphs_captured == 3
     with pytest.raises(IndexError, match=r"cross_entropy: a class is out of range for 3 classes \(test_replay"):
         loss.item()
     loss.item()
@@ -200,6 +202,65 @@ def test_a_step_with_dropout_has_a_fast_path(cuda):
     (mine, f), (theirs, _) = run("cuda"), run("cpu")
     np.testing.assert_array_equal(mine, theirs)
     assert f._fast_paths.last is not None
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["time_first", "batch_first"])
+@pytest.mark.parametrize("cell", [nn.LSTMCell, nn.GRUCell, nn.RNNCell])
+def test_a_loop_over_time_is_two_launches_for_each_step_and_direction(cuda, cell, first):
+    """What needs no step before is one product for all steps, also for the gradients of weights and biases."""
+    length, sizes = 7, (5, 6)
+    rng = np.random.default_rng(0)
+    given = [rng.standard_normal((length, 3, 5) if first else (3, length, 5)).astype(np.float32) for _ in range(3)]
+
+    def trained(device, compiled):
+        wf.manual_seed(0)
+        net = cell(*sizes).to(device)
+        opt = wf.optim.SGD(net.parameters(), lr=0.1)
+
+        def step(x):
+            state = None
+            for t in range(length):
+                state = net(x[t] if first else x[:, t], state)
+            loss = (state[0] if cell is nn.LSTMCell else state).square().mean()
+            loss.backward()
+            opt.step()
+            opt.zero_grad()
+            return loss
+
+        run = wf.compile(step, check=False) if compiled else step
+        losses = [run(wf.tensor(given[k % 3]).to(device)).item() for k in range(7)]
+        return losses, [p.detach().cpu().numpy() for p in net.parameters()], run
+
+    losses, weights, run = trained("cuda", True)
+    want, after, _ = trained("cpu", False)
+    np.testing.assert_allclose(losses, want, rtol=1e-4)
+    for mine, theirs in zip(weights, after, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-6)
+    (plan,) = [block.plan for entries in run._cache.entries.values() for e in entries for block in e.tree.walk()]
+    assert plan.matmuls <= 2 * length + 4, plan.describe()
+    assert plan.kernels <= (4 if cell is nn.GRUCell else 2) * length + 10, plan.describe()
+
+
+def test_attention_in_bfloat16_is_products_of_bfloat16(cuda):
+    wf.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True).cuda()
+    opt = wf.optim.SGD(layer.parameters(), lr=0.01)
+
+    def step(x):
+        with wf.autocast("cuda", dtype=wf.bfloat16):
+            loss = layer(x).float().square().mean()
+        loss.backward()
+        opt.step()
+        opt.zero_grad()
+        return loss
+
+    run = wf.compile(step, check=False)
+    x = wf.randn(3, 5, 8, device="cuda")
+    losses = [run(x).item() for _ in range(4)]
+    (plan,) = [block.plan for entries in run._cache.entries.values() for e in entries for block in e.tree.walk()]
+    dtypes = {read.dtype for action in plan._actions if isinstance(action, MatmulAction) for read in action.sides[:2]}
+    assert not plan.in_python and plan.matmuls == 17 and dtypes == {BFLOAT16}, plan.describe()
+    assert losses[3] < losses[0] and all(np.isfinite(losses))
 
 
 class Clock:

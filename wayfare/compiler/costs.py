@@ -53,6 +53,13 @@ class Timings:
         self.calls: deque[float] = deque(maxlen=_CALLS)
         self._running: deque[tuple[deque[float], Any]] = deque(maxlen=_EAGER + _CALLS)
 
+    def add(self, times: deque[float], seconds: float, clock: Any, on_device: bool) -> None:
+        """Add the time of a call, of which the device's clock, if it is on one, knows more."""
+        if clock is not None:
+            self.stopped(times, clock)
+        elif not on_device:
+            times.append(seconds)
+
     def stopped(self, times: deque[float], clock: Any) -> None:
         """Take the time of a clock of a device, when it is there; and those that are there by now."""
         clock.stop()

@@ -133,11 +133,8 @@ class Compiled(OpaqueCall):
             observer.starts(self)
         try:
             self._calls += 1
-            self._answered = None
-            began = perf_counter()
-            last = self._fast_paths.last
-            start = last.entry.clock if last is not None and self._samples else None
-            self._clock = None if start is None else start()
+            began, self._answered = perf_counter(), None
+            self._clock = self._fast_paths.start_clock() if self._samples else None
             made = self._try_fast_paths(args, options, mode) if self._fast_paths.last else MISS
             if made is MISS:
                 return self._slow_path(args, options, mode)
@@ -154,12 +151,8 @@ class Compiled(OpaqueCall):
         """Add the time of the last call, which was a replay; leave it to Python if that is faster."""
         entry, clock, self._clock = self._answered, self._clock, None
         if entry is not None:
-            if clock is not None:
-                entry.timings.stopped(entry.timings.calls, clock)
-            elif entry.clock is None:
-                entry.timings.calls.append(seconds)
-            found = entry.timings.loses()
-            if found is not None:
+            entry.timings.add(entry.timings.calls, seconds, clock, entry.on_device)
+            if (found := entry.timings.loses()) is not None:
                 now, python = map(time_text, found)
                 self._leave(entry, f"replaying it takes {now} and plain Python {python}")
 
@@ -278,8 +271,7 @@ class Compiled(OpaqueCall):
             self._leave(entry, f"a replay succeeded where Python raises {type(error).__name__}")
             raise
         buffer_pool.trim()  # buffers of Python's run would be kept, and are of no use to a plan
-        if entry.clock is None:
-            entry.timings.eager.append(seconds)
+        entry.timings.add(entry.timings.eager, seconds, None, entry.on_device)
         budget.total += seconds + check.seconds + planning
         if difference:
             if self._check:
@@ -293,15 +285,10 @@ class Compiled(OpaqueCall):
         """Run plain Python and time it, with warm caches (after a self-check they are not)."""
         entry.burst -= 1
         self._timed_calls += 1
-        start = entry.clock
-        clock = None if start is None else start()
-        began = perf_counter()
+        began, clock = perf_counter(), entry.start_clock()
         result = self._aside(args, options)
         seconds = perf_counter() - began
-        if clock is None:
-            entry.timings.eager.append(seconds)
-        else:
-            entry.timings.stopped(entry.timings.eager, clock)
+        entry.timings.add(entry.timings.eager, seconds, clock, entry.on_device)
         self._budget.total += seconds
         if not entry.burst:
             buffer_pool.trim()
@@ -378,8 +365,7 @@ class Compiled(OpaqueCall):
                 for block in entry.tree.walk():
                     block.next_check = sys.maxsize
             self._fast_paths.keep(lambda path: path.entry is not entry)
-            made = fast_path(entry, call.key, args, options, call.tensors, call.objects)
-            if made is not None:
+            if (made := fast_path(entry, call.key, args, options, call.tensors, call.objects)) is not None:
                 entry.timings.calls.clear()  # the times of the slow path say nothing about the calls to come
                 self._fast_paths.add(made)
 

@@ -43,8 +43,9 @@ class Target:
         """A new command list."""
         return Commands()
 
-    def clock(self) -> Callable[[], Clock] | None:
-        """What starts a clock of a device, which measures what is asked of it from then on; None: time on the CPU."""
+    def clock(self) -> Clock | None:
+        """A clock of a device, which measures what is asked of it from now on; None: what is asked of the CPU is done
+        at once."""
         return None
 
     def finish(self, commands: Any, arena: int, results: Sequence[int]) -> None:
@@ -209,9 +210,9 @@ class DeviceTarget(Target):
         """A list of launches."""
         return self._backend.commands()
 
-    def clock(self) -> Callable[[], Clock] | None:
-        """What starts a clock."""
-        return lambda: Clock(self._backend, self.active)
+    def clock(self) -> Clock | None:
+        """The device's clock."""
+        return Clock(self._backend, self.active)
 
     def finish(self, commands: Any, arena: int, results: Sequence[int]) -> None:
         """Tell the list what lies where it lay, and what may lie anywhere."""

@@ -51,7 +51,8 @@ class CudaCommands:
         self.constants: list[Array] = []  # arrays that belong to the list, on the host
         self.titles: list[str] = []
         self.scratch_bytes = 0
-        # The objects that hold the numbers of updates, which are not on the device: the first word of each in the table.
+        # The objects that hold the numbers of updates, which are not on the device: the first word of each in the
+        # table.
         self._given: dict[int, int] = {}
         self._words = 0
         self._kernels = self._matmuls = 0
@@ -125,16 +126,15 @@ class CudaCommands:
         best: Any = None
         for which in _COPIED[: 4 if add else 8]:
             scratch = Scratch()
-            views = [
-                scratch.allocate(v.shape, v.dtype) if copied else v for v, copied in zip((a, b, out), which, strict=True)
-            ]
+            x, y, z = (scratch.allocate(v.shape, v.dtype) if copied else v
+                       for v, copied in zip((a, b, out), which, strict=True))  # fmt: skip
             try:
-                calls = gemm_calls(*views, add)
+                calls = gemm_calls(x, y, z, add)
             except Unsuited:
                 continue
             if best is None or len(calls) + sum(which) < best[0]:
-                copies = [(v, made) for v, made, copied in zip((a, b), views, which, strict=False) if copied]
-                best = len(calls) + sum(which), scratch, calls, copies, views[2] if which[2] else None
+                copies = [(v, made) for v, made, copied in zip((a, b), (x, y), which, strict=False) if copied]
+                best = len(calls) + sum(which), scratch, calls, copies, z if which[2] else None
         if best is None:
             return None
         self.scratch_bytes = max(self.scratch_bytes, best[1].bytes)
@@ -271,7 +271,7 @@ class CudaCommands:
         own = {TABLE: start, SCRATCH: start + table}
         constants = [launcher.to_device(array) for array in self.constants]
         own |= {SCRATCH - 1 - k: launcher.pointer(array) for k, array in enumerate(constants)}
-        return InStream(launcher, uses, self._words, own, memory, constants, self._launch_all)
+        return InStream(launcher, uses, self._words, own, memory, constants, self._launch_all, len(self._work) < 2)
 
     def describe(self) -> str:
         """One line for each launch."""

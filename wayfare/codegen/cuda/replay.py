@@ -3,8 +3,8 @@
 A graph has the addresses of its arrays in it. Weights, and the state of an optimiser, stay where they are; batches and
 results lie elsewhere at every call. So a place that was seen at two addresses *moves*: the graph works on memory of
 the list in its stead, begins with a copy of what it reads, and ends with a copy of what it has written. Where to copy
-from and to is told by a table in device memory, which one launch writes before each replay, together with the numbers of
-the optimiser. If nothing in the table has changed, there is no such launch.
+from and to is told by a table in device memory, which one launch writes before each replay, together with the numbers
+of the optimiser. If nothing in the table has changed, there is no such launch. Small results always move.
 
 What is written, but for results, is an *anchor*: a graph serves one set of addresses of the anchors.
 """
@@ -35,6 +35,10 @@ _GRAPHS, _SITES = 8, 64
 _TRIAL = 16
 # What is larger is not copied: a graph serves one address.
 _LARGEST = 1 << 28
+# The most bytes that a list has for copies; what would be more is an anchor.
+_ROOM = 1 << 29
+# A result of so many bytes is always copied.
+_SMALL = 1 << 16
 _ALIGNED = 256
 
 
@@ -68,6 +72,11 @@ class Use:
         return not self.anchor and self.high - self.low <= _LARGEST and (self.result or not self.written)
 
     @property
+    def is_small_result(self) -> bool:
+        """Does it hardly matter that it is copied? Results lie elsewhere sooner or later."""
+        return self.result and self.high - self.low <= _SMALL
+
+    @property
     def is_read(self) -> bool:
         """Must the copy begin with what is there?"""
         return self.first != self.high - self.low
@@ -90,8 +99,9 @@ class InStream:
 
     def __init__(
         self, launcher: Launcher, uses: dict[int, Use], numbers: int, own: Addresses, memory: Any,
-        constants: list[Any], launch: Callable[[Addresses], None],
+        constants: list[Any], launch: Callable[[Addresses], None], alone: bool,
     ) -> None:  # fmt: skip
+        """`numbers`: how many words of the table are numbers. `alone`: is it one launch?"""
         self._launcher, self._own, self._launch, self.constants = launcher, own, launch, constants
         self._kept = [memory]
         self.objects = list(uses)
@@ -104,7 +114,7 @@ class InStream:
         self._writers: dict[int, Callable[[bytes], None]] = {}
         self._written = b""
         self._captures = self._replays = 0
-        self._refused = False
+        self._refused = alone  # a graph of one launch costs more than the launch
 
     def run(self, addresses: list[int], numbers: Sequence[float]) -> bool:
         """Run on arrays at these addresses; True if a graph did it."""
@@ -158,24 +168,27 @@ class InStream:
 
     def _captured(self, site: _Site, addresses: Sequence[int], there: list[int]) -> Callable[[], None] | None:
         """A graph for these addresses; None, after one warning, if there can be none. What has moved is copied."""
-        moved = [place for place, old, new in zip(site.still, site.fixed, there, strict=True) if old != new]
+        moved = [place for place, old, new in zip(site.still, site.fixed, there, strict=True)
+                 if old != new or self._uses[place].is_small_result]  # fmt: skip
         if moved:
             site.moving = sorted([*site.moving, *moved])
             site.still = [place for place in site.still if place not in moved]
             site.fixed = [addresses[place] for place in site.still]
+            if not self._has_room(site):
+                return None
         table = {**dict(zip(self.objects, addresses, strict=True)), **self._own}
-        before, after = self._moves(site, table)
         work = self._launch
-
-        def launch() -> None:
-            for copy in before:
-                copy()
-            work(table)
-            for copy in after:
-                copy()
-
         counted = COUNTERS.kernels_run, COUNTERS.matmuls_run, COUNTERS.device_calls
         try:
+            before, after = self._moves(site, table)
+
+            def launch() -> None:
+                for copy in before:
+                    copy()
+                work(table)
+                for copy in after:
+                    copy()
+
             site.graph = self._launcher.capture(launch)
         except Exception as error:
             self._refused, site.graph = True, None
@@ -190,6 +203,17 @@ class InStream:
         for old in with_graphs[: len(with_graphs) - _GRAPHS + 1]:
             old.graph = None
         return site.graph
+
+    def _has_room(self, site: _Site) -> bool:
+        """Is there room for the copies? If not, the largest becomes an anchor, and all begins anew."""
+        sizes = {place: self._uses[place].high - self._uses[place].low for place in {*site.moving, *self._copies}}
+        if sum(sizes.values()) <= _ROOM:
+            return True
+        largest = max(site.moving, key=sizes.__getitem__)
+        self._movable.remove(largest)
+        self._anchors = sorted([*self._anchors, largest])
+        self._sites.clear()
+        return False
 
     def _moves(self, site: _Site, table: Addresses) -> tuple[list[Any], list[Any]]:
         """The copies before and after the launches of a graph; the places that move get other addresses in `table`."""

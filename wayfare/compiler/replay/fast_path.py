@@ -330,6 +330,10 @@ class FastPaths:
     def __len__(self) -> int:
         return len(self._all)
 
+    def start_clock(self) -> Any:
+        """A clock of the device that the last one asks to compute; None: there is none."""
+        return None if self.last is None else self.last.entry.start_clock()
+
     def another(self, args: tuple[Any, ...], options: dict[str, Any], mode: Any) -> Any:
         """The result from a fast path other than the last one, which becomes the last one; or `MISS`."""
         few = len(self._all) <= _MOST_ALIKE

@@ -107,6 +107,10 @@ def is_view(op: Op) -> bool:
     return op.view and op.moves != "strides"
 
 
+# The `data` of an assembled array whose parts may be assembled arrays, computed in place.
+IN_PLACE = "in place"
+
+
 class BufferAssignment:
     """Assigns a view of a buffer to every value of a graph."""
 
@@ -161,7 +165,8 @@ class BufferAssignment:
             if view is None:
                 view = self.views[out] = new_view(tuple(out.shape), out.dtype)
             for part, index in zip(step.inputs, indexes, strict=True):
-                if part not in self.views and part not in reshaped and _can_be_part(part, self.assembled):
+                fits = _can_be_part(part, self.assembled) or (step.data is IN_PLACE and _is_apart(part))
+                if part not in self.views and part not in reshaped and fits:
                     found = self._view_from(view, self._array(view)[numpy_key(index)])
                     if _suits(part, found):
                         self.views[part] = found
@@ -234,6 +239,12 @@ def _can_be_part(v: Value, assembled: dict[Value, bool]) -> bool:
     if op is None or is_view(op) or op.family == "check":
         return False
     return v in assembled or is_matmul(v.step) or op.family == "elementwise" or bool(op.loop_reduction)
+
+
+def _is_apart(v: Value) -> bool:
+    """Is this an assembled array whose parts do not overlap?"""
+    indexes = placed(v.step.op, v.step.attrs)
+    return indexes is not None and len(indexes) > 1 and cover(v.shape, indexes)[0]
 
 
 def _permutes_matmul(step: Step) -> bool:

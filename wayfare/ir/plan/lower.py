@@ -57,12 +57,34 @@ class PlanLowering(Lowering):
         if op.name == "pad" and step.attrs["value"] == 0 and all(min(pair) >= 0 for pair in step.attrs["amounts"]):
             index = tuple((a, a + n, 1) for n, (a, _) in zip(inputs[0].shape, step.attrs["amounts"], strict=True))
             return self._once(REGISTRY["place"], inputs, {"shape": tuple(step.outputs[0].shape), "index": index})
-        found = of_narrow(self._once, op, inputs, step.attrs) if self._on_device else None
+        found = self._for_device(op, inputs, step.attrs) if self._on_device else None
         if found is None:
             found = self._rearranged(op, inputs, step.attrs)
         if found is not None:
             return found
         return super()._lowered(step) if self._decompose else self._once(op, inputs, step.attrs)
+
+    # -- for devices
+
+    def _for_device(self, op: Op, inputs: tuple[Value, ...], attrs: dict[str, Any]) -> tuple[Value, ...] | None:
+        """A form with fewer launches; None if there is none."""
+        if op.name == "slice":
+            return self._slice_of_sum(op, inputs, attrs)
+        return of_narrow(self._once, op, inputs, attrs)
+
+    def _slice_of_sum(self, op: Op, inputs: tuple[Value, ...], attrs: dict[str, Any]) -> tuple[Value, ...] | None:
+        """A part of a product with a bias, such as the gates of a cell: the bias is added where the part is used."""
+        total = inputs[0].step
+        if total.name != "add" or not (is_matmul(total.inputs[0].step) and total.inputs[1].ndim == 1):
+            return None
+        made, bias = total.inputs
+        if made.shape != inputs[0].shape:
+            return None
+        (part,) = self._once(op, (made,), attrs)
+        if attrs["dim"] == made.ndim - 1 and bias.shape[0] != 1:
+            (bias,) = self._once(op, (bias,), {**attrs, "dim": 0})
+        assert total.op is not None
+        return self._once(total.op, (part, bias), total.attrs)
 
     def _rearranged(self, op: Op, inputs: tuple[Value, ...], attrs: dict[str, Any]) -> tuple[Value, ...] | None:
         """A sum or difference in a form that needs less memory or fewer kernels; None if there is none."""

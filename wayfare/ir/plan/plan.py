@@ -30,6 +30,7 @@ from wayfare.ir.plan.actions import (  # fmt: skip
 )
 from wayfare.ir.plan.buffers import Buffer, View
 from wayfare.ir.plan.build import Builder
+from wayfare.ir.plan.join import joined
 from wayfare.ir.plan.lower import PlanLowering
 from wayfare.ir.plan.memory import Layout
 from wayfare.ir.plan.native import CheckAction
@@ -60,6 +61,8 @@ class Plan:
         lowering = PlanLowering(not target.native)
         leaves = lowering(inputs)
         wanted = lowering([*results, *(v for _, v in writes)])
+        if not target.native:
+            wanted = joined(leaves, wanted)
         builder = Builder(leaves, wanted, samples)
         views = builder.assignment
         layout = Layout(builder.actions)

@@ -84,7 +84,7 @@ def moves_by_table(
 ) -> list[Callable[[], None]]:
     """Launches that copy between memory at addresses that stand in a table, and memory at known addresses; `out`: to
     the former. A move is (entry of the table, bytes to skip there, known address, bytes)."""
-    found = []
+    found: list[Callable[[], None]] = []
     for begin in range(0, len(moves), 64):
         chosen = moves[begin : begin + 64]
         room = 4 if len(chosen) <= 4 else 64

@@ -6,8 +6,8 @@
 
 Each set lists the arrays of the loop's inputs but the last ones, then those of its outputs (which may be the inputs
 themselves); all are C-contiguous and of one size. The last inputs are the scalars in `numbers`. Addresses and sizes are
-part of the kernel's parameter: nothing is copied to the device before the launch. The numbers of a list lie in memory, as
-doubles, because they differ from run to run.
+part of the kernel's parameter: nothing is copied to the device before the launch. The numbers of a list lie in memory,
+as doubles, because they differ from run to run.
 """
 
 from __future__ import annotations
