@@ -168,6 +168,10 @@ class Backend:
         """All gradients of a node at once; None: by its rules, with `ops`."""
         raise NotImplementedError
 
+    def add_up(self, old: Any, new: Any, own: bool) -> Any:
+        """The sum of two gradients on the current device: in place if `own` says that the first may be written."""
+        raise NotImplementedError
+
     # -- timing
 
     def mark(self) -> Any:
@@ -376,6 +380,17 @@ def is_writable(array: Any) -> bool:
     """May an array be written? Arrays of other devices know no read-only memory, and elements that share memory must
     not be written one by one."""
     return array.flags.writeable if array.__class__ not in BACKENDS else not _overlaps_itself(array)
+
+
+def added(old: Any, new: Any, own: bool) -> Any:
+    """The sum of two arrays on the current device, of the shape of the first: in place if `own` says that nothing else
+    reads that one."""
+    there = BACKENDS.get(old.__class__)
+    if there is not None and new.__class__ is old.__class__:
+        return there.add_up(old, new, own)
+    if own and old.__class__ in ARRAYS and is_writable(old):
+        return np.add(old, new, out=old)
+    return old + new
 
 
 def _overlaps_itself(array: Any) -> bool:

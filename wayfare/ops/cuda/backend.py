@@ -26,10 +26,13 @@ from wayfare.codegen.cuda.nvrtc import CompileError
 from wayfare.codegen.loop.expr import OF_NUMPY
 from wayfare.codegen.routines.reductions import reduce_by, reducing_loop
 from wayfare.codegen.runtime.kernel import refuse
-from wayfare.core.device import Array, Backend, Device
+from wayfare.core.counters import COUNTERS
+from wayfare.core.device import Array, Backend, Device, is_writable
 from wayfare.core.errors import OperationError
+from wayfare.core.native import NATIVE
 from wayfare.core.op import REGISTRY, ByName, Op, joint
 from wayfare.core.spec import BFLOAT16
+from wayfare.core.tensor import Tensor, wrap
 from wayfare.core.write_clock import owner_of
 from wayfare.ir.formulas import in_single
 from wayfare.ir.fuse.composite import Composite
@@ -95,6 +98,12 @@ class CudaBackend(LateChecks, Backend):
         self._numbers: dict[int, Array] = {}
         self._pinned: dict[int, Any] = {}
         self._process = os.getpid()
+        self._plans: dict[Op, tuple[Any, Any]] = {}
+        self._adding = ElementwiseLoops(REGISTRY["add"], self.kernel, self.constant_array)
+        self.additions: Any = None  # plans of sums in place
+        if NATIVE is not None:
+            self.additions = NATIVE.Plans()
+            NATIVE.set_up_device(self.array, self, None if self.count == 1 else self.current, COUNTERS)
 
     def check(self, index: int | None) -> None:
         """Raise, with what to do, if there is no such device here, or if this is a fork of a process that used it."""
@@ -283,6 +292,7 @@ class CudaBackend(LateChecks, Backend):
     def _elementwise(self, op: Op) -> Callable[..., Any]:
         loops = ElementwiseLoops(op, self.kernel, self.constant_array)
         by_functions = self.math.forward_of(op)
+        plans = self.plans_of(op)[0]
 
         def forward(*arrays: Any, **attrs: Any) -> Any:
             found = loops.find(arrays, attrs)
@@ -291,7 +301,60 @@ class CudaBackend(LateChecks, Backend):
             kernel, numbers = found
             return kernel([*arrays, *numbers])[0]
 
-        return forward
+        if plans is None:
+            return forward
+
+        def by_plan(*arrays: Any, **attrs: Any) -> Any:
+            if attrs:
+                return forward(*arrays, **attrs)
+            made = plans.new(arrays)
+            if made is not None:
+                return made[0]
+            out = forward(*arrays)
+            found = loops.find(arrays, attrs)
+            if found is not None and not found[1] and all([a.__class__ is self.array for a in arrays]):
+                self.remember(plans, arrays, found[0], arrays)
+            return out
+
+        return by_plan
+
+    # -- plans that native code runs at once (`native/device.h`)
+
+    def plans_of(self, op: Op) -> tuple[Any, Any]:
+        """The plans of an elementwise record, forward and backward, by layout; None where there are none."""
+        if NATIVE is None or op.family != "elementwise" or op.outputs != 1 or way(op) in ("override", "host", "forward"):
+            return None, None
+        found = self._plans.get(op)
+        if found is None:
+            found = self._plans[op] = NATIVE.Plans(), NATIVE.Plans()
+        return found
+
+    def remember(self, plans: Any, key: Sequence[Any], kernel: Any, arrays: Sequence[Any], places: Any = None) -> None:
+        """Remember what a kernel did for these arrays, if the same can be done in C."""
+        plan = kernel.plan_of_new(arrays) if kernel is not None else None
+        if kernel is None or (plan is not None and plan.native is not None):
+            plans.remember(key, None if plan is None else plan.native, places)
+
+    def number(self, value: float, dtype: np.dtype[Any]) -> Tensor:
+        """A number as a 0-dim tensor on the current device, which nobody may write."""
+        return wrap(self.constant(np.asarray(value, dtype), Device("cuda", self.current())))
+
+    def add_up(self, old: Any, new: Any, own: bool) -> Any:
+        """The sum of two gradients on the current device: in place if `own` says that the first may be written."""
+        add = REGISTRY["add"]
+        if not own or old.shape != new.shape or old.dtype != new.dtype or not is_writable(old):
+            return self.forward_of(add)(old, new)
+        if self.additions is not None and self.additions.into(old, new):
+            return old
+        found = None if old.size == 0 else self._adding.find((old, new), {})
+        if found is None:
+            return self.xp.add(old, new, out=old)
+        arrays = (old, new, old)
+        plan = found[0].plan_of(arrays, old.shape, None)
+        plan.run([self.address(a) for a in arrays])
+        if self.additions is not None and plan.native is not None:
+            self.additions.remember((old, new), plan.native)
+        return old
 
     def on_host(self, op: Op) -> Callable[..., Any]:
         """The forward of a record, computed by the CPU."""
@@ -326,7 +389,15 @@ class CudaBackend(LateChecks, Backend):
             return None
         found = self._gradients.get(op)
         if found is None:
-            found = self._gradients[op] = LargeGradients(op, self.kernel, self.constant_array)
+            plans = self.plans_of(op)[1]
+
+            def ran(needs: Sequence[bool], arrays: Any, kept: Any, kernel: Any, places: Any) -> None:
+                bits = sum([1 << i for i, wanted in enumerate(needs) if wanted])
+                self.remember(plans, (bits, arrays[0], *kept), kernel, arrays, places)
+
+            found = self._gradients[op] = LargeGradients(
+                op, self.kernel, self.constant_array, ran=None if plans is None else ran
+            )  # fmt: skip
         try:
             made: list[Any] | None = found(g, kept, needs, node.attrs)
         except CompileError as error:
