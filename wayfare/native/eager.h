@@ -201,7 +201,9 @@ static PyObject *apply_call(Front *front, PyObject *const *args, size_t flags, P
 static PyObject *method_call(Front *front, PyObject *const *args, size_t flags, PyObject *names) {
     if (names == NULL && PyVectorcall_NARGS(flags) == front->arity && Py_TYPE(args[0]) == TensorType) {
         PyObject *pair[2] = {args[0], NULL}, *x = AT(args[0], T.array), *own = NULL;
-        PyObject *dtype = IS_ARRAY(x) || IS_DEVICE(x) ? dtype_of(x) : NULL;
+        int mode = IS_DEVICE(x) ? mode_now() : 0;  /* its attributes are not read while `wf.compile` watches */
+        if (mode < 0) return NULL;
+        PyObject *dtype = IS_ARRAY(x) || (IS_DEVICE(x) && mode < 2) ? dtype_of(x) : NULL;
         int usual = dtype != NULL, kind = dtype == (PyObject *)F32 ? 0 : dtype == (PyObject *)F64 ? 1 : -1;
         Py_XDECREF(dtype);  /* an array holds it */
         if (!usual && PyErr_Occurred()) return NULL;

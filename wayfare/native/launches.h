@@ -432,22 +432,27 @@ static PyObject *plans_into(Plans *plans, PyObject *args) {
     return done < 0 ? NULL : PyBool_FromLong(done);
 }
 
-/* set_up_device(array class, backend, what says the current device, COUNTERS) */
-static PyObject *set_up_device(PyObject *self, PyObject *args) {
-    PyTypeObject *arrays;
-    PyObject *backend, *current, *counters;
-    if (!PyArg_ParseTuple(args, "O!OOO", &PyType_Type, &arrays, &backend, &current, &counters)) return NULL;
+/* set_up_launches(COUNTERS) */
+static PyObject *set_up_launches(PyObject *self, PyObject *counters) {
     Py_ssize_t kernels = slot_of(Py_TYPE(counters), "kernels_run"), calls = slot_of(Py_TYPE(counters), "device_calls");
     if (kernels < 0 || calls < 0) return NULL;
     COUNT_KERNELS = kernels;
     COUNT_CALLS = calls;
-    PyObject *old[4] = {(PyObject *)DeviceArray, DEVICE, DEVICE_CURRENT, COUNTERS};
+    Py_XSETREF(COUNTERS, Py_NewRef(counters));
+    Py_RETURN_NONE;
+}
+
+/* set_up_device(array class, backend, what says the current device or None where there is one) */
+static PyObject *set_up_device(PyObject *self, PyObject *args) {
+    PyTypeObject *arrays;
+    PyObject *backend, *current;
+    if (!PyArg_ParseTuple(args, "O!OO", &PyType_Type, &arrays, &backend, &current)) return NULL;
+    PyObject *old[3] = {(PyObject *)DeviceArray, DEVICE, DEVICE_CURRENT};
     DeviceArray = (PyTypeObject *)Py_NewRef(arrays);
     DEVICE = Py_NewRef(backend);
     DEVICE_CURRENT = current == Py_None ? NULL : Py_NewRef(current);
-    COUNTERS = Py_NewRef(counters);
     DEVICE_EPOCH++;
-    for (int i = 0; i < 4; i++) Py_XDECREF(old[i]);
+    for (int i = 0; i < 3; i++) Py_XDECREF(old[i]);
     Py_RETURN_NONE;
 }
 

@@ -217,7 +217,8 @@ static PyObject *set_up(PyObject *self, PyObject *args) {
 
 static PyMethodDef functions[] = {
     {"set_up", set_up, METH_VARARGS, "Tell the module the classes and tables of the package; called once."},
-    {"set_up_device", set_up_device, METH_VARARGS, "The class of arrays of a device, its backend, and the counters."},
+    {"set_up_device", set_up_device, METH_VARARGS, "The class of arrays of a device, and its backend."},
+    {"set_up_launches", set_up_launches, METH_O, "The counters."},
     {"set_up_backward", set_up_backward, METH_O, "The class Rows."},
     {"set_up_recording", set_up_recording, METH_VARARGS, "The classes of wayfare/batch."},
     {"set_up_loops", set_up_loops, METH_VARARGS, "The classes Call, Value, Steps, StackCalls and Signature."},

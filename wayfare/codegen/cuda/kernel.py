@@ -31,6 +31,9 @@ from wayfare.core.counters import COUNTERS
 from wayfare.core.errors import LoopError
 from wayfare.core.native import NATIVE
 
+if NATIVE is not None:
+    NATIVE.set_up_launches(COUNTERS)
+
 # How many kernels are cached for one launcher.
 _KERNELS = 4096
 # Reductions that have no value for an empty row.

@@ -71,7 +71,16 @@ class _Functions(dict[str, int]):
         return found
 
 
-def _stream_function() -> int | None:
+def launch_function() -> int | None:
+    """The address of the driver's `cuLaunchKernel`."""
+    try:
+        library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+        return ctypes.cast(library.cuLaunchKernel, ctypes.c_void_p).value
+    except (OSError, AttributeError):
+        return None
+
+
+def stream_function() -> int | None:
     """The address of CuPy's C function that returns the current stream of a thread, if it is there."""
     try:
         found = importlib.import_module("cupy_backends.cuda.stream").__pyx_capi__["get_current_stream_ptr"]
@@ -131,14 +140,10 @@ class CupyLauncher:
 
     def _native_driver(self) -> Any:
         """What native code launches with; None where there is none, or no address of the driver's function."""
-        if NATIVE is None:
+        address = None if NATIVE is None else launch_function()
+        if address is None:
             return None
-        try:
-            library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
-            launch = ctypes.cast(library.cuLaunchKernel, ctypes.c_void_p).value
-        except (OSError, AttributeError):
-            return None
-        return NATIVE.Driver(launch, _stream_function() or self.stream, self._failed, self.empty)
+        return NATIVE.Driver(address, stream_function() or self.stream, self._failed, self.empty)
 
     def _failed(self, status: int) -> bool:
         """After a launch that failed: raise; or True, if the thread only had no context yet, and has one now."""

@@ -26,7 +26,6 @@ from wayfare.codegen.cuda.nvrtc import CompileError
 from wayfare.codegen.loop.expr import OF_NUMPY
 from wayfare.codegen.routines.reductions import reduce_by, reducing_loop
 from wayfare.codegen.runtime.kernel import refuse
-from wayfare.core.counters import COUNTERS
 from wayfare.core.device import Array, Backend, Device, is_writable
 from wayfare.core.errors import OperationError
 from wayfare.core.native import NATIVE
@@ -103,7 +102,7 @@ class CudaBackend(LateChecks, Backend):
         self.additions: Any = None  # plans of sums in place
         if NATIVE is not None:
             self.additions = NATIVE.Plans()
-            NATIVE.set_up_device(self.array, self, None if self.count == 1 else self.current, COUNTERS)
+            NATIVE.set_up_device(self.array, self, None if self.count == 1 else self.current)
 
     def check(self, index: int | None) -> None:
         """Raise, with what to do, if there is no such device here, or if this is a fork of a process that used it."""
