@@ -168,6 +168,10 @@ class Backend:
         """All gradients of a node at once; None: by its rules, with `ops`."""
         raise NotImplementedError
 
+    def ones_like(self, array: Any) -> Any:
+        """A new array of ones on the current device."""
+        raise NotImplementedError
+
     def add_up(self, old: Any, new: Any, own: bool) -> Any:
         """The sum of two gradients on the current device: in place if `own` says that the first may be written."""
         raise NotImplementedError

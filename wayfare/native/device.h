@@ -49,8 +49,8 @@ static int run_on_device(Core *core, PyObject *const *inputs, int arity, PyObjec
         if (AT(inputs[i], T.requires_grad) == Py_True) needs |= 1 << i;
     }
     if (find_plans(core) < 0) return FAILED;
-    if (attrs == NULL && core->plans != NULL) {
-        found = plans_made((Plans *)core->plans, arrays, arity);
+    if (core->plans != NULL) {
+        found = plans_made((Plans *)core->plans, arrays, arity, attrs);
         if (found != NULL) {
             if (PyList_GET_SIZE(found) > 0) out = Py_NewRef(PyList_GET_ITEM(found, 0));
             Py_DECREF(found);
@@ -95,7 +95,7 @@ static int run_on_device(Core *core, PyObject *const *inputs, int arity, PyObjec
 static PyObject *gradients_on_device(Core *core, PyObject *g, PyObject *kept, PyObject *edges, PyObject *attrs) {
     PyObject *given[MOST_INPUTS + 4];
     Py_ssize_t n = 0, k = PyTuple_GET_SIZE(kept);
-    if (!PyDict_Check(attrs) || PyDict_GET_SIZE(attrs) > 0 || find_plans(core) < 0 || core->gradient_plans == NULL) return NULL;
+    if (find_plans(core) < 0 || core->gradient_plans == NULL) return NULL;
     long needs = 0;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(edges); i++) if (PyTuple_GET_ITEM(edges, i) != Py_None) needs |= 1 << i;
     given[n++] = PyLong_FromLong(needs);
@@ -106,7 +106,7 @@ static PyObject *gradients_on_device(Core *core, PyObject *g, PyObject *kept, Py
         if (value != Py_None && !IS_DEVICE(value)) n = -1;
         if (n < 0) break;
     }
-    PyObject *made = n < 0 ? NULL : plans_made((Plans *)core->gradient_plans, given, n);
+    PyObject *made = n < 0 ? NULL : plans_made((Plans *)core->gradient_plans, given, n, attrs);
     Py_DECREF(given[0]);
     return made;
 }

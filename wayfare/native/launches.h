@@ -301,11 +301,14 @@ static void plans_dealloc(Plans *plans) {
     Py_DECREF(type);
 }
 
-/* dtype, shape and strides of each array of a device; anything else as it is. `arrays` gets the arrays. NULL without an
-   error: they do not lie on the current device. */
-static PyObject *layouts_of(PyObject *const *given, Py_ssize_t count, PyObject **arrays, int *found) {
-    PyObject *key, *current = NULL;
+/* dtype, shape and strides of each array of a device; anything else as it is; the attributes (NULL or None: none).
+   `arrays` gets the arrays. NULL without an error: they do not lie on the current device, or a sign of zero decides. */
+static PyObject *layouts_of(PyObject *const *given, Py_ssize_t count, PyObject *attrs, PyObject **arrays, int *found) {
+    PyObject *key, *current = NULL, *name, *value;
+    Py_ssize_t place = 0, named = attrs != NULL && PyDict_Check(attrs) ? PyDict_GET_SIZE(attrs) : 0;
     *found = 0;
+    while (named > 0 && PyDict_Next(attrs, &place, &name, &value))
+        if (PyFloat_Check(value) && PyFloat_AS_DOUBLE(value) == 0) return NULL;
     for (Py_ssize_t i = 0; i < count; i++)
         if (IS_DEVICE(given[i])) {
             if (*found == MOST_OPERANDS) return NULL;
@@ -323,9 +326,13 @@ static PyObject *layouts_of(PyObject *const *given, Py_ssize_t count, PyObject *
         }
     }
     Py_ssize_t at = 0;
-    key = PyTuple_New(count + 2 * *found + (current != NULL));
+    key = PyTuple_New(count + 2 * *found + 2 * named + (current != NULL));
     if (key == NULL) { Py_XDECREF(current); return NULL; }
     if (current != NULL) PyTuple_SET_ITEM(key, at++, current);
+    for (place = 0; named > 0 && PyDict_Next(attrs, &place, &name, &value); ) {
+        PyTuple_SET_ITEM(key, at++, Py_NewRef(name));
+        PyTuple_SET_ITEM(key, at++, Py_NewRef(value));
+    }
     for (Py_ssize_t i = 0; i < count; i++) {
         if (!IS_DEVICE(given[i])) { PyTuple_SET_ITEM(key, at++, Py_NewRef(given[i])); continue; }
         PyObject *names[3] = {DTYPE_NAME, SHAPE_NAME, STRIDES_NAME};
@@ -339,8 +346,8 @@ static PyObject *layouts_of(PyObject *const *given, Py_ssize_t count, PyObject *
 }
 
 /* What is remembered for these operands, borrowed. NULL without an error: nothing. */
-static PyObject *plans_find(Plans *plans, PyObject *const *given, Py_ssize_t count, PyObject **arrays, int *found) {
-    PyObject *key = layouts_of(given, count, arrays, found), *entry = NULL;
+static PyObject *plans_find(Plans *plans, PyObject *const *given, Py_ssize_t count, PyObject *attrs, PyObject **arrays, int *found) {
+    PyObject *key = layouts_of(given, count, attrs, arrays, found), *entry = NULL;
     if (key == NULL) return NULL;
     entry = PyDict_GetItemWithError(plans->table, key);
     if (entry == NULL && PyErr_ExceptionMatches(PyExc_TypeError)) PyErr_Clear();  /* something that has no hash */
@@ -348,21 +355,22 @@ static PyObject *plans_find(Plans *plans, PyObject *const *given, Py_ssize_t cou
     return entry;
 }
 
-/* remember(given, plan, places=None): given are the arrays, and what else decides. `places` says for each result where it
-   is among the outputs; -1 for the first array itself, None for no result. */
+/* remember(given, attrs, plan, places=None, more=()): given are the arrays, and what else decides. `places` says for each
+   result where it is among the outputs; -1 for the first array itself, None for no result. `more` are inputs of the plan
+   behind the arrays that are given. */
 static PyObject *plans_remember(Plans *plans, PyObject *args) {
-    PyObject *given, *plan, *places = Py_None, *arrays[MOST_OPERANDS];
+    PyObject *given, *attrs, *plan, *places = Py_None, *more = NULL, *arrays[MOST_OPERANDS];
     int found;
-    if (!PyArg_ParseTuple(args, "OO|O", &given, &plan, &places)) return NULL;
+    if (!PyArg_ParseTuple(args, "OOO|OO!", &given, &attrs, &plan, &places, &PyTuple_Type, &more)) return NULL;
     if ((plan != Py_None && !IS_A(plan, PlanType)) || (places != Py_None && !PyTuple_CheckExact(places))) {
         PyErr_SetString(PyExc_TypeError, "remember takes a plan and places");
         return NULL;
     }
     PyObject *list = PySequence_Fast(given, "operands are a list");
     if (list == NULL) return NULL;
-    PyObject *key = layouts_of(PySequence_Fast_ITEMS(list), PySequence_Fast_GET_SIZE(list), arrays, &found), *entry = NULL;
+    PyObject *key = layouts_of(PySequence_Fast_ITEMS(list), PySequence_Fast_GET_SIZE(list), attrs, arrays, &found), *entry = NULL;
     Py_DECREF(list);
-    if (key != NULL && (entry = PyTuple_Pack(2, plan, places)) != NULL) {
+    if (key != NULL && (entry = more == NULL ? PyTuple_Pack(2, plan, places) : PyTuple_Pack(3, plan, places, more)) != NULL) {
         if (PyDict_GET_SIZE(plans->table) >= MOST_PLANS) PyDict_Clear(plans->table);
         if (PyDict_SetItem(plans->table, key, entry) < 0) PyErr_Clear();
     }
@@ -373,13 +381,16 @@ static PyObject *plans_remember(Plans *plans, PyObject *args) {
 }
 
 /* The results for these operands by a plan that is remembered: a list. NULL without an error: there is none. */
-static PyObject *plans_made(Plans *plans, PyObject *const *given, Py_ssize_t count) {
+static PyObject *plans_made(Plans *plans, PyObject *const *given, Py_ssize_t count, PyObject *attrs) {
     PyObject *arrays[MOST_OPERANDS];
     int found;
-    PyObject *entry = plans_find(plans, given, count, arrays, &found), *outs = NULL;
+    PyObject *entry = plans_find(plans, given, count, attrs, arrays, &found), *outs = NULL;
     if (entry == NULL) return NULL;
     Py_INCREF(entry);  /* another thread may forget it meanwhile */
     PyObject *plan = PyTuple_GET_ITEM(entry, 0), *places = PyTuple_GET_ITEM(entry, 1), *results = NULL;
+    PyObject *more = PyTuple_GET_SIZE(entry) > 2 ? PyTuple_GET_ITEM(entry, 2) : NULL;
+    for (Py_ssize_t i = 0; more != NULL && i < PyTuple_GET_SIZE(more) && found < MOST_OPERANDS; i++)
+        arrays[found++] = PyTuple_GET_ITEM(more, i);
     if (plan != Py_None && (outs = plan_made((Plan *)plan, arrays, found)) == NULL) { Py_DECREF(entry); return NULL; }
     if (places == Py_None) results = outs;
     else {
@@ -397,11 +408,12 @@ static PyObject *plans_made(Plans *plans, PyObject *const *given, Py_ssize_t cou
     return results;
 }
 
-/* new(given): a list of results, or None. */
-static PyObject *plans_call(Plans *plans, PyObject *given) {
-    PyObject *list = PySequence_Fast(given, "operands are a list");
+/* new(given, attrs=None): a list of results, or None. */
+static PyObject *plans_call(Plans *plans, PyObject *const *args, Py_ssize_t count) {
+    if (count < 1 || count > 2) { PyErr_SetString(PyExc_TypeError, "new(given, attrs=None)"); return NULL; }
+    PyObject *list = PySequence_Fast(args[0], "operands are a list");
     if (list == NULL) return NULL;
-    PyObject *outs = plans_made(plans, PySequence_Fast_ITEMS(list), PySequence_Fast_GET_SIZE(list));
+    PyObject *outs = plans_made(plans, PySequence_Fast_ITEMS(list), PySequence_Fast_GET_SIZE(list), count > 1 ? args[1] : NULL);
     Py_DECREF(list);
     if (outs == NULL && !PyErr_Occurred()) Py_RETURN_NONE;
     return outs;
@@ -411,7 +423,7 @@ static PyObject *plans_call(Plans *plans, PyObject *given) {
 static int plans_write(Plans *plans, PyObject *const *pair) {
     PyObject *arrays[MOST_OPERANDS];
     int found;
-    PyObject *entry = plans_find(plans, pair, 2, arrays, &found);
+    PyObject *entry = plans_find(plans, pair, 2, NULL, arrays, &found);
     if (entry == NULL) return PyErr_Occurred() ? -1 : 0;
     Plan *plan = (Plan *)PyTuple_GET_ITEM(entry, 0);
     long long pointers[3];
@@ -463,7 +475,7 @@ static PyMethodDef plan_methods[] = {
 static PyMemberDef plan_members[] = {{"made", T_OBJECT, offsetof(Plan, made), 0}, {NULL}};
 static PyMethodDef plans_methods[] = {
     {"remember", (PyCFunction)plans_remember, METH_VARARGS, "Remember a plan for operands of these layouts."},
-    {"new", (PyCFunction)plans_call, METH_O, "The results by a plan that is remembered, or None."},
+    {"new", (PyCFunction)(void (*)(void))plans_call, METH_FASTCALL, "The results by a plan that is remembered, or None."},
     {"into", (PyCFunction)plans_into, METH_VARARGS, "Write the result over the first operand; whether there was a plan."},
     {NULL}};
 static PyType_Slot driver_slots[] = {{Py_tp_new, driver_new}, {Py_tp_traverse, driver_traverse}, {Py_tp_clear, driver_clear},

@@ -65,10 +65,10 @@ class LaunchPlan:
     where that can be done.
     """
 
-    __slots__ = ("_launcher", "_made", "_offsets", "_operands", "_steps", "masks", "native", "workspace")
+    __slots__ = ("_launcher", "_loop", "_made", "_offsets", "_operands", "_steps", "masks", "native", "workspace")
 
     def __init__(self, loop: Loop, arranged: Arrangement, launcher: Launcher, functions: Sequence[Any]) -> None:
-        self._launcher = launcher
+        self._launcher, self._loop = launcher, loop
         self._operands = len(loop.inputs) + len(loop.outputs)
         self._steps = [_Step(loop, launch, f) for launch, f in zip(arranged.launches, functions, strict=True)]
         self._made: tuple[tuple[int, ...], ...] = ()
@@ -79,9 +79,12 @@ class LaunchPlan:
         for size in arranged.tables:
             self._offsets.append(self.workspace)
             self.workspace += -(-size // _TABLE_STEP) * _TABLE_STEP
-        self.native = None if launcher.driver is None else self._in_c(loop, launcher.driver)
+        self.native = self._in_c()
 
-    def _in_c(self, loop: Loop, driver: Any) -> Any:
+    def _in_c(self) -> Any:
+        loop, driver = self._loop, self._launcher.driver
+        if driver is None:
+            return None
         dtypes = tuple([NUMPY[o.dtype] for o in (*loop.inputs, *loop.outputs)])
         steps = tuple([(s.function, s.grid, s.block, tuple(s.words), s.tables.start) for s in self._steps])
         try:
@@ -90,6 +93,13 @@ class LaunchPlan:
             )  # fmt: skip
         except ValueError:  # more words than it has room for
             return None
+
+    def native_for(self, shapes: tuple[tuple[int, ...], ...]) -> Any:
+        """The same in C, for outputs of the same elements in other shapes; None where there is none."""
+        made = self._in_c()
+        if made is not None:
+            made.made = shapes
+        return made
 
     @property
     def made(self) -> tuple[tuple[int, ...], ...]:

@@ -253,8 +253,8 @@ class LargeGradients(_Loops):
         kernel, numbers, places = found
         # -1: the gradient passes unchanged.
         made = kernel([*arrays, *numbers]) if kernel is not None else []
-        if self.ran is not None and not numbers:
-            self.ran(needs, arrays, kept, kernel, places)
+        if self.ran is not None:
+            self.ran(needs, kept, attrs, [*arrays, *numbers], kernel, places)
         return [None if place is None else g if place < 0 else made[place] for place in places]
 
     def _make(self, arrays: list[Array], kept: tuple[Any, ...], needs: tuple[bool, ...], attrs: dict[str, Any]) -> Any:

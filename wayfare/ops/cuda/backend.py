@@ -16,22 +16,17 @@ from typing import Any
 import numpy as np
 
 from wayfare.codegen.cuda.commands import CudaCommands
-from wayfare.codegen.cuda.gemm import FLOATS, matmul
 from wayfare.codegen.cuda.kernel import build
 from wayfare.codegen.cuda.kernels.rows import add_at, gather_at
 from wayfare.codegen.cuda.kernels.update import update
 from wayfare.codegen.cuda.launch import CupyLauncher, Launcher
 from wayfare.codegen.cuda.numbers import write_numbers
 from wayfare.codegen.cuda.nvrtc import CompileError
-from wayfare.codegen.loop.expr import OF_NUMPY
-from wayfare.codegen.routines.reductions import reduce_by, reducing_loop
 from wayfare.codegen.runtime.kernel import refuse
-from wayfare.core.device import Array, Backend, Device, is_writable
+from wayfare.core.device import Array, Backend, Device
 from wayfare.core.errors import OperationError
-from wayfare.core.native import NATIVE
 from wayfare.core.op import REGISTRY, ByName, Op, joint
 from wayfare.core.spec import BFLOAT16
-from wayfare.core.tensor import Tensor, wrap
 from wayfare.core.write_clock import owner_of
 from wayfare.ir.formulas import in_single
 from wayfare.ir.fuse.composite import Composite
@@ -49,6 +44,7 @@ from wayfare.ops.cuda.faults import answering, attempt
 from wayfare.ops.cuda.functions import functions_of
 from wayfare.ops.cuda.late_checks import LateChecks
 from wayfare.ops.cuda.library import device_count, found_library
+from wayfare.ops.cuda.plans import RememberedPlans
 from wayfare.ops.cuda.table import OVERRIDES, TAKE_BFLOAT16, way
 
 # Constants that are kept.
@@ -65,15 +61,20 @@ class CudaOps(ByName):
 
     def _bind(self, op: Op) -> Any:
         backend = self._backend
-        forward = backend.forward_of(op)
+        forward, array = backend.forward_of(op), backend.array
 
         def call(*given: Any, **attrs: Any) -> Any:
-            return forward(*[a if a.__class__ is backend.array else backend.operand(a, given) for a in given], **attrs)
+            for one in given:
+                if one.__class__ is not array:
+                    break
+            else:
+                return forward(*given, **attrs)
+            return forward(*[a if a.__class__ is array else backend.operand(a, given) for a in given], **attrs)
 
         return call
 
 
-class CudaBackend(LateChecks, Backend):
+class CudaBackend(RememberedPlans, LateChecks, Backend):
     """CUDA through CuPy."""
 
     type = "cuda"
@@ -97,12 +98,7 @@ class CudaBackend(LateChecks, Backend):
         self._numbers: dict[int, Array] = {}
         self._pinned: dict[int, Any] = {}
         self._process = os.getpid()
-        self._plans: dict[Op, tuple[Any, Any]] = {}
-        self._adding = ElementwiseLoops(REGISTRY["add"], self.kernel, self.constant_array)
-        self.additions: Any = None  # plans of sums in place
-        if NATIVE is not None:
-            self.additions = NATIVE.Plans()
-            NATIVE.set_up_device(self.array, self, None if self.count == 1 else self.current)
+        self.start_plans()
 
     def check(self, index: int | None) -> None:
         """Raise, with what to do, if there is no such device here, or if this is a fork of a process that used it."""
@@ -218,21 +214,6 @@ class CudaBackend(LateChecks, Backend):
         """A view with other strides, in bytes. Nothing tells that it is a view: use it, or copy it, at once."""
         return self.xp.lib.stride_tricks.as_strided(x, tuple(shape), tuple(strides))
 
-    def matmul(self, x: Any, y: Any) -> Any:
-        """The product of vectors, matrices and batches: floats by cuBLAS, integers by CuPy."""
-        if self.new_launcher is None or x.dtype != y.dtype or OF_NUMPY.get(x.dtype) not in FLOATS:
-            return self.xp.matmul(x, y)
-        row, column = x.ndim == 1, y.ndim == 1
-        x, y = x[None] if row else x, y[:, None] if column else y
-        if x.shape[-1] != y.shape[-2]:
-            raise ValueError("the inner sizes differ")
-        if x.ndim > 2 and y.ndim == 2 and x.size and x.flags.c_contiguous:  # one large product
-            made = matmul(self.launcher, x.reshape(-1, x.shape[-1]), y).reshape(*x.shape[:-1], y.shape[-1])
-        else:
-            made = matmul(self.launcher, x, y)
-        made = made[..., 0, :] if row else made
-        return made[..., 0] if column else made
-
     def current(self) -> int:
         """The number of the current device."""
         return int(self.xp.cuda.runtime.getDevice())
@@ -244,6 +225,9 @@ class CudaBackend(LateChecks, Backend):
         found = self._forwards.get(op)
         if found is None:
             found = self._forward(op)
+            if way(op) == "forward":  # a view: nothing to compile
+                self._forwards[op] = found
+                return found
             if way(op) in ("override", "host") and not self.takes_bfloat16(op):
                 found = _widening(op, found)
             found = self._forwards[op] = self._compiling(op, found)
@@ -304,56 +288,17 @@ class CudaBackend(LateChecks, Backend):
             return forward
 
         def by_plan(*arrays: Any, **attrs: Any) -> Any:
-            if attrs:
-                return forward(*arrays, **attrs)
-            made = plans.new(arrays)
+            made = plans.new(arrays, attrs)
             if made is not None:
                 return made[0]
-            out = forward(*arrays)
+            out = forward(*arrays, **attrs)
             found = loops.find(arrays, attrs)
-            if found is not None and not found[1] and all([a.__class__ is self.array for a in arrays]):
-                self.remember(plans, arrays, found[0], arrays)
+            if found is not None and all([a.__class__ is self.array for a in arrays]):
+                kernel, numbers = found
+                self.remember(plans, arrays, attrs, kernel, [*arrays, *numbers])
             return out
 
         return by_plan
-
-    # -- plans that native code runs at once (`native/device.h`)
-
-    def plans_of(self, op: Op) -> tuple[Any, Any]:
-        """The plans of an elementwise record, forward and backward, by layout; None where there are none."""
-        if NATIVE is None or op.family != "elementwise" or op.outputs != 1 or way(op) in ("override", "host", "forward"):
-            return None, None
-        found = self._plans.get(op)
-        if found is None:
-            found = self._plans[op] = NATIVE.Plans(), NATIVE.Plans()
-        return found
-
-    def remember(self, plans: Any, key: Sequence[Any], kernel: Any, arrays: Sequence[Any], places: Any = None) -> None:
-        """Remember what a kernel did for these arrays, if the same can be done in C."""
-        plan = kernel.plan_of_new(arrays) if kernel is not None else None
-        if kernel is None or (plan is not None and plan.native is not None):
-            plans.remember(key, None if plan is None else plan.native, places)
-
-    def number(self, value: float, dtype: np.dtype[Any]) -> Tensor:
-        """A number as a 0-dim tensor on the current device, which nobody may write."""
-        return wrap(self.constant(np.asarray(value, dtype), Device("cuda", self.current())))
-
-    def add_up(self, old: Any, new: Any, own: bool) -> Any:
-        """The sum of two gradients on the current device: in place if `own` says that the first may be written."""
-        add = REGISTRY["add"]
-        if not own or old.shape != new.shape or old.dtype != new.dtype or not is_writable(old):
-            return self.forward_of(add)(old, new)
-        if self.additions is not None and self.additions.into(old, new):
-            return old
-        found = None if old.size == 0 else self._adding.find((old, new), {})
-        if found is None:
-            return self.xp.add(old, new, out=old)
-        arrays = (old, new, old)
-        plan = found[0].plan_of(arrays, old.shape, None)
-        plan.run([self.address(a) for a in arrays])
-        if self.additions is not None and plan.native is not None:
-            self.additions.remember((old, new), plan.native)
-        return old
 
     def on_host(self, op: Op) -> Callable[..., Any]:
         """The forward of a record, computed by the CPU."""
@@ -390,9 +335,9 @@ class CudaBackend(LateChecks, Backend):
         if found is None:
             plans = self.plans_of(op)[1]
 
-            def ran(needs: Sequence[bool], arrays: Any, kept: Any, kernel: Any, places: Any) -> None:
+            def ran(needs: Sequence[bool], kept: Any, attrs: Any, arrays: Any, kernel: Any, places: Any) -> None:
                 bits = sum([1 << i for i, wanted in enumerate(needs) if wanted])
-                self.remember(plans, (bits, arrays[0], *kept), kernel, arrays, places)
+                self.remember(plans, (bits, arrays[0], *kept), attrs, kernel, arrays, places)
 
             found = self._gradients[op] = LargeGradients(
                 op, self.kernel, self.constant_array, ran=None if plans is None else ran
@@ -404,13 +349,6 @@ class CudaBackend(LateChecks, Backend):
             self._gradients[op] = _no_gradients
             return None
         return made
-
-    def reduced(self, name: str, x: Any, dim: tuple[int, ...], keepdim: bool, dtype: np.dtype[Any]) -> Any:
-        """A reduction by kernels; None where there is none."""
-        if self.new_launcher is None:
-            return None
-        kind = REGISTRY[name].loop_reduction
-        return reduce_by(lambda *key: self.kernel(reducing_loop(*key)), kind, x, dim, keepdim, dtype) if kind else None
 
     def kernel(self, loop: Any) -> Any:
         """A loop of the loop language as a kernel; None: CuPy's own functions must do."""
