@@ -165,6 +165,17 @@ def test_the_launcher_of_cupy(monkeypatch):
 # -- eager ops ------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(params=["one GPU", "several GPUs"])
+def machine(request, monkeypatch):
+    """Machines that have one GPU, and several: an op asks there which is the current one."""
+    monkeypatch.setattr("tests.gpu.cupy_stand_in.device.DEVICES", 1 if request.param == "one GPU" else 2)
+
+
+@pytest.fixture
+def on_either(machine, cuda):
+    return cuda
+
+
 def steps(device):
     """Values and gradients of a few ops on several layouts, each three times."""
     wf.manual_seed(3)
@@ -182,14 +193,15 @@ def steps(device):
     return [t.detach().cpu().numpy() for t in found]
 
 
-def test_ops_by_plans_compute_what_ops_on_the_cpu_do(cuda):
+def test_ops_by_plans_compute_what_ops_on_the_cpu_do(on_either):
     for made, wanted in zip(steps("cuda"), steps("cpu"), strict=True):
         assert made.dtype == wanted.dtype
         np.testing.assert_allclose(made, wanted, rtol=2e-5, atol=1e-6)
 
 
 @needs_stand_in
-def test_launches_from_python_compute_the_same(cuda):
+def test_launches_from_python_compute_the_same(on_either):
+    cuda = on_either
     made = steps("cuda")
 
     class FromPython(StandInLauncher):
@@ -206,7 +218,8 @@ def test_launches_from_python_compute_the_same(cuda):
 
 @needs_native
 @needs_stand_in
-def test_a_repeated_op_runs_no_python(cuda, monkeypatch):
+def test_a_repeated_op_runs_no_python(on_either, monkeypatch):
+    cuda = on_either
     x, w = (wf.rand(4, 6, device="cuda", requires_grad=True) for _ in range(2))
 
     def step():
@@ -258,10 +271,49 @@ def test_many_steps_hold_no_memory(cuda):
 
     def step():
         x.grad = None
-        ((x * 2.0).tanh() * x + x).sum().backward()
+        ((x * 2.0).tanh() * x + x).mean().backward()
 
     step()
     used, held = pool.used_bytes(), sys.getrefcount(shape)
     for _ in range(50):
         step()
     assert pool.used_bytes() == used and abs(sys.getrefcount(shape) - held) < 20
+
+
+def test_products_of_all_ranks_and_layouts(cuda):
+    for a, b in (((3,), (3,)), ((2, 3), (3,)), ((3,), (3, 4)), ((2, 3), (3, 4)), ((5, 2, 3), (3, 4)), ((5, 2, 3), (5, 3, 4)),
+                 ((2, 3), (5, 3, 4)), ((3,), (5, 3, 4)), ((5, 2, 3), (3,)), ((1, 5, 2, 3), (4, 1, 3, 2)), ((0, 3), (3, 2)),
+                 ((2, 0), (0, 3))):  # fmt: skip
+        x, y = wf.randn(*a), wf.randn(*b)
+        for flip in (False, True):  # the other order of elements
+            p, q = (t.cuda().mT.contiguous().mT if flip and t.ndim > 1 else t.cuda() for t in (x, y))
+            for _ in range(2):
+                np.testing.assert_allclose((p @ q).cpu().numpy(), (x @ y).numpy(), rtol=1e-5, atol=1e-6)
+    layer = wf.nn.Linear(3, 4)
+    for shape in ((3,), (2, 3), (5, 2, 3), (0, 3)):
+        x = wf.randn(*shape)
+        want = layer(x).detach().numpy()
+        there = layer.cuda()(x.cuda()).detach().cpu().numpy()
+        layer.cpu()
+        np.testing.assert_allclose(there, want, rtol=1e-5, atol=1e-6)
+
+
+def test_attributes_decide_the_plan(cuda):
+    x = wf.tensor([[-2.0, 0.5], [3.0, -0.0]])
+    there = x.cuda().requires_grad_()
+    here = x.clone().requires_grad_()
+    for _ in range(2):
+        for slope in (0.1, 0.5, -0.0, 0.0):
+            for t in (here, there):
+                t.grad = None
+            made, want = (wf.nn.functional.leaky_relu(t, slope) for t in (there, here))
+            np.testing.assert_array_equal(np.signbit(made.detach().cpu().numpy()), np.signbit(want.detach().numpy()))
+            made.sum().backward()
+            want.sum().backward()
+            np.testing.assert_allclose(there.grad.cpu().numpy(), here.grad.numpy(), rtol=1e-6)
+        for dim, keepdim in ((0, False), (1, False), (1, True), (None, False)):
+            for name in ("sum", "mean", "amax"):
+                made, want = (getattr(t.detach(), name)(dim=dim, keepdim=keepdim) if dim is not None
+                              else getattr(t.detach(), name)() for t in (there, here))  # fmt: skip
+                assert made.shape == want.shape
+                np.testing.assert_allclose(made.cpu().numpy(), want.numpy(), rtol=1e-6)

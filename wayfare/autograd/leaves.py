@@ -80,7 +80,8 @@ class Leaves:
                                      fix="Change tensor.grad, not the returned value.")  # fmt: skip
 
     def _add_to(self, leaf: Tensor, g: Any, fresh: bool) -> None:
-        if not BACKENDS:
+        there = BACKENDS.get(leaf._array.__class__) if BACKENDS else None
+        if not BACKENDS or (there is not None and there.alone and g.__class__ is there.array):
             self._add_there(leaf, g, fresh)
             return
         if g.__class__ in ARRAYS and device_of(g) != leaf.device:

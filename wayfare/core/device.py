@@ -105,6 +105,8 @@ class Backend:
     """One type of device: everything that the package may ask of it. Arrays here are the device's own."""
 
     type: str
+    # Is there no second device of this type, so that every array is on the current one?
+    alone: bool = False
     # The class of its arrays. Their attributes `shape`, `dtype`, `strides`, `size`, `ndim` and `base` are as NumPy's.
     array: Any
     # Ops by name on its arrays: the `m` of gradient rules in a pass that is not recorded.
@@ -357,7 +359,7 @@ _NOTHING_TO_DO: Final = nullcontext()
 def active_for(array: Any) -> AbstractContextManager[Any]:
     """A `with` block in which the device of an array is the current one: CuPy makes results, and copies, there."""
     found = BACKENDS.get(array.__class__)
-    return _NOTHING_TO_DO if found is None else found.active(found.device_of(array))
+    return _NOTHING_TO_DO if found is None or found.alone else found.active(found.device_of(array))
 
 
 def zeros_on_device_of(array: Any, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:

@@ -88,6 +88,7 @@ class CudaBackend(RememberedPlans, LateChecks, Backend):
         self.math = functions_of(self.xp, found_library("cupyx.scipy.special"))
         self.array = self.xp.ndarray
         self.count = device_count(self.xp)
+        self.alone = self.count == 1
         self.ops = CudaOps(self)
         self.out_of_memory: Any = self.xp.cuda.memory.OutOfMemoryError
         self.device_errors: Any = (self.xp.cuda.runtime.CUDARuntimeError, self.xp.cuda.driver.CUDADriverError)
@@ -313,11 +314,10 @@ class CudaBackend(RememberedPlans, LateChecks, Backend):
 
     def run(self, op: Op, arrays: Sequence[Any], attrs: dict[str, Any]) -> Any:
         """The forward of a record."""
-        device = arrays[0].device if arrays and arrays[0].__class__ is self.array else None
-        if device is None or device.id == self.current():
-            return attempt(self, lambda: self.forward_of(op)(*arrays, **attrs), op.name)
-        with device:
-            return attempt(self, lambda: self.forward_of(op)(*arrays, **attrs), op.name)
+        if not self.alone and arrays and arrays[0].__class__ is self.array and arrays[0].device.id != self.current():
+            with arrays[0].device:
+                return attempt(self, lambda: self.forward_of(op)(*arrays, **attrs), op.name)
+        return attempt(self, lambda: self.forward_of(op)(*arrays, **attrs), op.name)
 
     def gradient_as_is(self, op: Op) -> bool:
         """Do the gradient rules of a record take bfloat16 as it is? Products do, which are fast in it, and what moves

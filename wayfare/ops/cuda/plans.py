@@ -33,7 +33,7 @@ class RememberedPlans:
 
     xp: Any
     array: Any
-    count: int
+    alone: bool
     new_launcher: Callable[[], Launcher] | None
     launcher: Launcher
     kernel: Callable[[Any], Any]
@@ -54,7 +54,7 @@ class RememberedPlans:
         self._adding = ElementwiseLoops(REGISTRY["add"], self.kernel, self.constant_array)
         if NATIVE is not None:
             self.additions, self._reductions = NATIVE.Plans(), NATIVE.Plans()
-            NATIVE.set_up_device(self.array, self, None if self.count == 1 else self.current)
+            NATIVE.set_up_device(self.array, self, None if self.alone else self.current)
 
     def plans_of(self, op: Op) -> tuple[Any, Any]:
         """The plans of an elementwise record, forward and backward; None where there are none."""
