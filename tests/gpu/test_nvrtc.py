@@ -113,7 +113,7 @@ class Recorder:
 
         self.array = lambda a: np.asarray(a).view(Array)
         cupy = types.ModuleType("cupy")
-        cupy.empty = lambda shape, dtype: self.array(np.empty(shape, dtype))
+        cupy.ndarray = lambda shape, dtype: self.array(np.empty(shape, dtype))
         cupy.cuda = types.SimpleNamespace(
             Device=lambda: types.SimpleNamespace(compute_capability="90", attributes={"MultiProcessorCount": 99}),
             get_current_stream=lambda: types.SimpleNamespace(ptr=5), Stream=None,
@@ -142,8 +142,9 @@ def test_what_the_launcher_asks_of_cupy(monkeypatch):
     monkeypatch.setattr(
         launch, "nvrtc", lambda: types.SimpleNamespace(architecture=lambda capability: f"sm_{capability}")
     )
+    monkeypatch.setattr(launch, "launch_function", lambda: None)
     launcher = CupyLauncher()
-    assert launcher.limits.processors == 99
+    assert launcher.limits.processors == 99 and launcher.driver is None
     kernel = CudaKernel(row_loop("sum"), launcher)
     x = cupy.array(np.ones((4, 8), np.float32))
     for _ in range(2):

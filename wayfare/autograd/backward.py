@@ -218,7 +218,8 @@ def _seed(name: str, t: Tensor, seed: Any, create: bool) -> Any:
             raise GraphError(f"{name}: a gradient is created implicitly only for a scalar, this is {t.spec}",
                              fix="Reduce it first (.sum(), .mean()), or pass gradient= of the same shape.")  # fmt: skip
         with active_for(array):
-            ones = np.ones(array.shape, array.dtype) if array.__class__ is np.ndarray else np.ones_like(array)
+            there = BACKENDS.get(array.__class__)
+            ones = np.ones(array.shape, array.dtype) if there is None else there.ones_like(array)
         return wrap(ones) if create else ones
     if not isinstance(seed, Tensor):
         raise ArgumentTypeError(f"{name}: gradients must be Tensors or None, not {type(seed).__name__}")

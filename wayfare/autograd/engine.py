@@ -20,7 +20,7 @@ from wayfare.autograd.leaves import as_tensor as _as_tensor
 from wayfare.codegen.routines.reductions import sum_to
 from wayfare.codegen.routines.rows import Rows
 from wayfare.core.buffer_pool import Lease
-from wayfare.core.device import ARRAYS, BACKENDS, active_for, copied, is_writable, zeros_on_device_of
+from wayfare.core.device import ARRAYS, BACKENDS, active_for, added, copied, is_writable, zeros_on_device_of
 from wayfare.core.dispatch import tensor_ops
 from wayfare.core.errors import GraphError
 from wayfare.core.locks import lock
@@ -289,9 +289,7 @@ def _add_up(old: Any, new: Any, own: bool) -> Any:
         out = copied(new)
         old.add_into(out)
         return out
-    if own and old.__class__ in ARRAYS and is_writable(old):
-        return _add(old, new, out=old)
-    return old + new
+    return added(old, new, own)
 
 
 def fit(op: Any, edge: Any, g: Any, create: bool) -> Any:

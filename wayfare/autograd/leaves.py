@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from wayfare.codegen.routines.rows import Part, Rows
-from wayfare.core.device import ARRAYS, BACKENDS, active_for, as_array, copied, device_of, is_writable
+from wayfare.core.device import ARRAYS, BACKENDS, active_for, added, as_array, copied, device_of, is_writable
 from wayfare.core.dispatch import tensor_ops
 from wayfare.core.errors import ArgumentTypeError, GraphError
 from wayfare.core.grad_layout import in_layout_of
@@ -15,9 +13,6 @@ from wayfare.core.mode import changed_mode, current, executor
 from wayfare.core.node import Node
 from wayfare.core.tensor import Tensor, wrap
 from wayfare.core.write_clock import note_write
-
-_add = np.add
-
 
 class Leaves:
     """Receives gradients for leaves during one backward pass.
@@ -85,7 +80,8 @@ class Leaves:
                                      fix="Change tensor.grad, not the returned value.")  # fmt: skip
 
     def _add_to(self, leaf: Tensor, g: Any, fresh: bool) -> None:
-        if not BACKENDS:
+        there = BACKENDS.get(leaf._array.__class__) if BACKENDS else None
+        if not BACKENDS or (there is not None and there.alone and g.__class__ is there.array):
             self._add_there(leaf, g, fresh)
             return
         if g.__class__ in ARRAYS and device_of(g) != leaf.device:
@@ -119,7 +115,7 @@ class Leaves:
             if g.__class__ is Rows:
                 g.add_into(old._array)
             else:
-                _add(old._array, g, out=old._array)
+                added(old._array, g, True)
             if leaf not in self.born:
                 note_write(old._array)
 

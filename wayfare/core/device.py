@@ -105,6 +105,8 @@ class Backend:
     """One type of device: everything that the package may ask of it. Arrays here are the device's own."""
 
     type: str
+    # Is there no second device of this type, so that every array is on the current one?
+    alone: bool = False
     # The class of its arrays. Their attributes `shape`, `dtype`, `strides`, `size`, `ndim` and `base` are as NumPy's.
     array: Any
     # Ops by name on its arrays: the `m` of gradient rules in a pass that is not recorded.
@@ -166,6 +168,14 @@ class Backend:
 
     def gradients(self, node: Any, g: Any, kept: tuple[Any, ...], needs: tuple[bool, ...]) -> list[Any] | None:
         """All gradients of a node at once; None: by its rules, with `ops`."""
+        raise NotImplementedError
+
+    def ones_like(self, array: Any) -> Any:
+        """A new array of ones on the current device."""
+        raise NotImplementedError
+
+    def add_up(self, old: Any, new: Any, own: bool) -> Any:
+        """The sum of two gradients on the current device: in place if `own` says that the first may be written."""
         raise NotImplementedError
 
     # -- timing
@@ -357,7 +367,7 @@ _NOTHING_TO_DO: Final = nullcontext()
 def active_for(array: Any) -> AbstractContextManager[Any]:
     """A `with` block in which the device of an array is the current one: CuPy makes results, and copies, there."""
     found = BACKENDS.get(array.__class__)
-    return _NOTHING_TO_DO if found is None else found.active(found.device_of(array))
+    return _NOTHING_TO_DO if found is None or found.alone else found.active(found.device_of(array))
 
 
 def zeros_on_device_of(array: Any, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
@@ -384,6 +394,17 @@ def is_writable(array: Any) -> bool:
     """May an array be written? Arrays of other devices know no read-only memory, and elements that share memory must
     not be written one by one."""
     return array.flags.writeable if array.__class__ not in BACKENDS else not _overlaps_itself(array)
+
+
+def added(old: Any, new: Any, own: bool) -> Any:
+    """The sum of two arrays on the current device, of the shape of the first: in place if `own` says that nothing else
+    reads that one."""
+    there = BACKENDS.get(old.__class__)
+    if there is not None and new.__class__ is old.__class__:
+        return there.add_up(old, new, own)
+    if own and old.__class__ in ARRAYS and is_writable(old):
+        return np.add(old, new, out=old)
+    return old + new
 
 
 def _overlaps_itself(array: Any) -> bool:

@@ -97,8 +97,12 @@ def _on_one_device(op: Op, inputs: tuple[Tensor, ...]) -> tuple[Any, tuple[Tenso
     if op.any_device:
         (t,) = inputs
         return BACKENDS[t._array.__class__], inputs, [t._array]
+    arrays: list[Any] = [t._array for t in inputs]
+    first = BACKENDS.get(arrays[0].__class__)
+    if first is not None and first.alone and len({x.__class__ for x in arrays}) == 1:
+        return first, inputs, arrays
     backend, device = common_device(op.name, inputs)
-    arrays: list[Any] = []
+    arrays = []
     joined = list(inputs)
     for number, t in enumerate(inputs):
         if t._array.__class__ in BACKENDS:

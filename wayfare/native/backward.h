@@ -53,7 +53,9 @@ static PyObject *pop(Pass *p) {
 static PyObject *sum_of(Pass *p, PyObject *node, PyObject *old, PyObject *g) {
     int own = PySet_GET_SIZE(p->owned) > 0 ? PySet_Contains(p->owned, node) : 0;
     PyObject *made = NULL;
-    if (own > 0 && PyArray_CheckExact(old) && PyArray_CheckExact(g) && add_plain(ARRAY(old), ARRAY(g))) made = Py_NewRef(old);
+    int done = own > 0 ? add_on_device(old, g) : 0;
+    if (done != 0) { if (done > 0) made = Py_NewRef(old); else own = -1; }
+    else if (own > 0 && PyArray_CheckExact(old) && PyArray_CheckExact(g) && add_plain(ARRAY(old), ARRAY(g))) made = Py_NewRef(old);
     else if (own >= 0) made = PyObject_CallFunctionObjArgs(p->add_up, old, g, own ? Py_True : Py_False, Py_False, NULL);
     Py_DECREF(g);
     if (made != NULL && own == 0 && PySet_Add(p->owned, node) < 0) Py_CLEAR(made);
@@ -259,6 +261,8 @@ static int hand_on(Pass *p, PyObject *node, PyObject *op, int broadcasts, PyObje
         PyObject *buffer = PyTuple_CheckExact(edge) ? NULL : PyDict_GetItemWithError(p->born, edge);
         if (buffer == NULL && PyErr_Occurred()) { Py_DECREF(gi); return -1; }
         if (IS_ARRAY(buffer) && PyArray_CheckExact(gi) && add_plain(ARRAY(buffer), ARRAY(gi))) { Py_DECREF(gi); continue; }
+        int added = add_on_device(buffer, gi);
+        if (added != 0) { Py_DECREF(gi); if (added < 0) return -1; continue; }
         PyObject *fitting = PyObject_CallFunctionObjArgs(p->fit, op, edge, gi, Py_False, NULL);
         if (fitting == NULL) { Py_DECREF(gi); return -1; }
         int bad = 0;
@@ -322,7 +326,19 @@ static int run_node(Pass *p, PyObject *node, PyObject *g, PyObject *m, int retai
             }
         }
         grads = by_rules(core, m, node, g, kept, edges, attrs);
-    } else {
+        if (grads == NULL) goto end;
+    } else if (usual && IS_DEVICE(g) && core->rules > 0) {
+        double number;
+        if (number_of(node, &number) < 0) goto end;
+        if (PyFloat_AsDouble(PyList_GET_ITEM(LATEST, 0)) > number) {
+            PyObject *checked = PyObject_CallOneArg(p->check_versions, node);
+            if (checked == NULL) goto end;
+            Py_DECREF(checked);
+        }
+        grads = gradients_on_device(core, g, kept, edges, attrs);
+        if (grads == NULL && PyErr_Occurred()) goto end;
+    }
+    if (grads == NULL) {
         PyObject *made = PyObject_CallFunctionObjArgs(p->step, node, g, NULL);  /* (edges, grads, kept, g) */
         if (made == NULL) goto end;
         Py_SETREF(edges, PySequence_Tuple(PyTuple_GET_ITEM(made, 0)));

@@ -6,9 +6,9 @@ static inline PyObject *edge_of(PyObject *t) {
 }
 
 /* Is it an ordinary tensor whose history is up to date, and which may be kept? Else Python must look at it. */
-static inline int is_usual(PyObject *t) {
-    PyObject *array = AT(t, T.array), *view = AT(t, T.view), *needs = AT(t, T.requires_grad);
-    if (!IS_ARRAY(array) || AT(t, T.extras) != Py_None || view == NULL || AT(t, T.edge) == NULL) return 0;
+static inline int is_settled(PyObject *t) {
+    PyObject *view = AT(t, T.view), *needs = AT(t, T.requires_grad);
+    if (AT(t, T.extras) != Py_None || view == NULL || AT(t, T.edge) == NULL) return 0;
     if (needs != Py_False && needs != Py_True) return 0;
     if (view == Py_None) return 1;
     if (Py_TYPE(view) != ViewType) return 0;
@@ -16,6 +16,7 @@ static inline int is_usual(PyObject *t) {
     return IS_A(base, TensorType) && AT(base, T.edge) != NULL && AT(base, T.view) == Py_None && AT(base, T.extras) == Py_None
         && AT(base, T.edge) == AT(view, V.base_edge);
 }
+static inline int is_usual(PyObject *t) { return IS_ARRAY(AT(t, T.array)) && is_settled(t); }
 
 static PyObject *new_tensor(PyObject *array) {  /* takes over the array; requires no gradient */
     PyObject *t = TensorType->tp_alloc(TensorType, 0);
@@ -54,23 +55,23 @@ static int record_node(PyObject *t, Core *core, PyObject *attrs, PyObject *const
     PUT(node, N.edges, edges);
     PUT(node, N.kept, kept);
     PUT(node, N.extras, Py_NewRef(Py_None));
-    PUT(node, N.dtype, Py_NewRef((PyObject *)PyArray_DESCR(ARRAY(out))));
-    if (edges == NULL || kept == NULL) return -1;
+    PUT(node, N.dtype, dtype_of(out));
+    if (edges == NULL || kept == NULL || AT(node, N.dtype) == NULL) return -1;
     for (int i = 0; i < arity; i++) PyTuple_SET_ITEM(edges, i, needs >> i & 1 ? edge_of(inputs[i]) : Py_NewRef(Py_None));
     for (int i = 0; i <= arity; i++) {
         PyObject *from = i == 0 ? out : AT(inputs[i - 1], T.array), *what;
-        if (!IS_ARRAY(from)) { PyErr_SetString(PyExc_AttributeError, "a tensor lost its array while an op ran"); return -1; }
+        if (!IS_ARRAY(from) && !IS_DEVICE(from)) { PyErr_SetString(PyExc_AttributeError, "a tensor lost its array while an op ran"); return -1; }
         if (keep[i] == VALUE) what = Py_NewRef(from);
         else if (keep[i] == DROP) what = Py_NewRef(Py_None);
-        else what = i == 1 && spec != NULL ? Py_NewRef(spec) : spec_of(ARRAY(from));
+        else what = i == 1 && spec != NULL ? Py_NewRef(spec) : spec_of(from);
         if (what == NULL) return -1;
         PyTuple_SET_ITEM(kept, i, what);
     }
-    if (shape == NULL && needs & 1) {  /* one shape for the nodes of a chain */
+    if (shape == NULL && needs & 1 && IS_ARRAY(out)) {  /* one shape for the nodes of a chain */
         PyObject *before = AT(inputs[0], T.edge);
         if (IS_A(before, NodeType) && has_shape(ARRAY(out), AT(before, N.shape))) shape = AT(before, N.shape);
     }
-    PUT(node, N.shape, shape != NULL ? Py_NewRef(shape) : shape_of(ARRAY(out)));
+    PUT(node, N.shape, shape != NULL ? Py_NewRef(shape) : any_shape(out));
     PUT(node, N.number, Py_TYPE(CLOCK)->tp_iternext(CLOCK));
     if (AT(node, N.shape) == NULL || AT(node, N.number) == NULL) return -1;
     return note_line(node, N.code, N.offset);
@@ -103,12 +104,15 @@ static PyObject *new_view(PyObject *source, PyObject *op, PyObject *attrs) {
 }
 
 enum { DONE, NOT_USUAL, FAILED };
+static int on_device(PyObject *const *inputs, int arity);
+static int run_on_device(Core *core, PyObject *const *inputs, int arity, PyObject *attrs, int mode, PyObject **result);
 
 /* Run an op on one to three ordinary tensors; `attrs` may be NULL. NOT_USUAL: nothing has happened that could not
    happen again, and Python must do it all. */
 static int run_op(Core *core, PyObject *const *inputs, int arity, PyObject *attrs, PyObject **result) {
     int mode = mode_now(), needs = 0;
     if (mode != 0 && mode != 1) return mode < 0 ? FAILED : NOT_USUAL;
+    if (on_device(inputs, arity)) return run_on_device(core, inputs, arity, attrs, mode, result);
     PyObject *arrays[MOST_INPUTS + 1];
     for (int i = 0; i < arity; i++) {
         if (!is_usual(inputs[i])) return NOT_USUAL;
@@ -197,21 +201,29 @@ static PyObject *apply_call(Front *front, PyObject *const *args, size_t flags, P
 static PyObject *method_call(Front *front, PyObject *const *args, size_t flags, PyObject *names) {
     if (names == NULL && PyVectorcall_NARGS(flags) == front->arity && Py_TYPE(args[0]) == TensorType) {
         PyObject *pair[2] = {args[0], NULL}, *x = AT(args[0], T.array), *own = NULL;
-        int usual = IS_ARRAY(x), kind = usual ? float_kind(ARRAY(x)) : -1;
+        int mode = IS_DEVICE(x) ? mode_now() : 0;  /* its attributes are not read while `wf.compile` watches */
+        if (mode < 0) return NULL;
+        PyObject *dtype = IS_ARRAY(x) || (IS_DEVICE(x) && mode < 2) ? dtype_of(x) : NULL;
+        int usual = dtype != NULL, kind = dtype == (PyObject *)F32 ? 0 : dtype == (PyObject *)F64 ? 1 : -1;
+        Py_XDECREF(dtype);  /* an array holds it */
+        if (!usual && PyErr_Occurred()) return NULL;
         if (front->floats_only && kind < 0) usual = 0;
         if (usual && front->arity == 2) {
             PyObject *other = args[1];
             if (Py_TYPE(other) == TensorType) {
                 PyObject *y = AT(other, T.array);
-                usual = IS_ARRAY(y) && PyArray_DESCR(ARRAY(x)) == PyArray_DESCR(ARRAY(y));
+                PyObject *second = y != NULL && Py_TYPE(y) == Py_TYPE(x) ? dtype_of(y) : NULL;
+                usual = second == dtype;
+                Py_XDECREF(second);
+                if (second == NULL && PyErr_Occurred()) return NULL;
                 pair[front->reverse ? 0 : 1] = other;
                 if (front->reverse) pair[1] = args[0];
             } else if (front->numbers && kind >= 0 && (PyFloat_CheckExact(other) || PyLong_CheckExact(other))) {
                 /* The number of one line of code is one object. */
-                PyObject *dtype = (PyObject *)PyArray_DESCR(ARRAY(x));
-                if (front->number == other && front->tensor_dtype == dtype) own = Py_NewRef(front->tensor);
+                if (front->number == other && front->tensor_dtype == dtype && IS_A(AT(front->tensor, T.array), Py_TYPE(x))) own = Py_NewRef(front->tensor);
                 else {
-                    own = PyObject_CallFunctionObjArgs(CONSTANT, other, dtype, NULL);
+                    own = IS_DEVICE(x) ? PyObject_CallMethod(DEVICE, "number", "OO", other, dtype)
+                        : PyObject_CallFunctionObjArgs(CONSTANT, other, dtype, NULL);
                     if (own == NULL) return NULL;
                     PyObject *old[3] = {front->number, front->tensor, front->tensor_dtype};
                     front->number = Py_NewRef(other);

@@ -16,6 +16,8 @@ typedef struct {
     PyObject_HEAD
     PyObject *op;                           /* borrowed: the op owns its core */
     PyObject *forward, *second, *vjp, *large;
+    PyObject *plans, *gradient_plans;       /* on a device, for the backend number `epoch`; NULL: none */
+    unsigned epoch;
     Py_ssize_t large_from, large_vjp_from, direct_below;
     Loop loops[2];                          /* of float32 and of float64 */
     signed char keep[8][MOST_INPUTS + 1], known[8];
@@ -29,6 +31,8 @@ static void core_dealloc(Core *core) {
     Py_XDECREF(core->second);
     Py_XDECREF(core->vjp);
     Py_XDECREF(core->large);
+    Py_XDECREF(core->plans);
+    Py_XDECREF(core->gradient_plans);
     type->tp_free((PyObject *)core);
     Py_DECREF(type);
 }

@@ -65,6 +65,8 @@ static Py_ssize_t slot_of(PyTypeObject *type, const char *name) {
     return offset;
 }
 
+#include "launches.h"
+
 /* The user's line: code object and offset of the innermost frame outside the library. */
 #if PY_VERSION_HEX < 0x030C0000
 static int note_line(PyObject *o, Py_ssize_t code_at, Py_ssize_t offset_at) {
@@ -139,10 +141,20 @@ static PyObject *shape_of(PyArrayObject *x) {
     return shape;
 }
 
-static PyObject *spec_of(PyArrayObject *x) {
-    PyObject *dtype = PyDict_GetItemWithError(OF_NUMPY, (PyObject *)PyArray_DESCR(x));
-    if (dtype == NULL) { if (!PyErr_Occurred()) PyErr_SetObject(PyExc_KeyError, (PyObject *)PyArray_DESCR(x)); return NULL; }
-    PyObject *shape = shape_of(x), *spec = shape == NULL ? NULL : SpecType->tp_alloc(SpecType, 0);
+/* The dtype and the shape of any array, of NumPy or of a device. */
+static inline PyObject *dtype_of(PyObject *x) {
+    return IS_ARRAY(x) ? Py_NewRef((PyObject *)PyArray_DESCR(ARRAY(x))) : PyObject_GetAttr(x, DTYPE_NAME);
+}
+static inline PyObject *any_shape(PyObject *x) {
+    return IS_ARRAY(x) ? shape_of(ARRAY(x)) : PyObject_GetAttr(x, SHAPE_NAME);
+}
+
+static PyObject *spec_of(PyObject *x) {
+    PyObject *numpys = dtype_of(x), *dtype = numpys == NULL ? NULL : PyDict_GetItemWithError(OF_NUMPY, numpys);
+    if (dtype == NULL && numpys != NULL && !PyErr_Occurred()) PyErr_SetObject(PyExc_KeyError, numpys);
+    Py_XDECREF(numpys);
+    if (dtype == NULL) return NULL;
+    PyObject *shape = any_shape(x), *spec = shape == NULL ? NULL : SpecType->tp_alloc(SpecType, 0);
     if (spec == NULL) { Py_XDECREF(shape); return NULL; }
     PUT(spec, S.shape, shape);
     PUT(spec, S.dtype, Py_NewRef(dtype));
@@ -161,6 +173,7 @@ static inline PyObject *new_array(PyArray_Descr *descr, int ndim, npy_intp const
 
 #include "kernels.h"
 #include "eager.h"
+#include "device.h"
 #include "views.h"
 #include "backward.h"
 #include "objects.h"
@@ -204,6 +217,8 @@ static PyObject *set_up(PyObject *self, PyObject *args) {
 
 static PyMethodDef functions[] = {
     {"set_up", set_up, METH_VARARGS, "Tell the module the classes and tables of the package; called once."},
+    {"set_up_device", set_up_device, METH_VARARGS, "The class of arrays of a device, and its backend."},
+    {"set_up_launches", set_up_launches, METH_O, "The counters."},
     {"set_up_backward", set_up_backward, METH_O, "The class Rows."},
     {"set_up_recording", set_up_recording, METH_VARARGS, "The classes of wayfare/batch."},
     {"set_up_loops", set_up_loops, METH_VARARGS, "The classes Call, Value, Steps, StackCalls and Signature."},
@@ -236,6 +251,6 @@ PyMODINIT_FUNC PyInit__native(void) {
     MODE_NAME = PyUnicode_InternFromString("mode");
     if (m == NULL || F32 == NULL || F64 == NULL || MODE_NAME == NULL) return NULL;
     if (PyModule_AddStringConstant(m, "version", WAYFARE_VERSION) < 0) return NULL;
-    if (init_eager(m) < 0 || init_views(m) < 0 || init_record(m) < 0 || init_calls(m) < 0 || init_guards(m) < 0) return NULL;
+    if (init_eager(m) < 0 || init_device(m) < 0 || init_views(m) < 0 || init_record(m) < 0 || init_calls(m) < 0 || init_guards(m) < 0) return NULL;
     return m;
 }

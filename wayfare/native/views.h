@@ -126,7 +126,7 @@ static PyObject *learn(PyObject *t, PyObject *made) {
     if (known == NULL) return NULL;
     known->op = Py_NewRef(op);
     known->shape = shape_of(y);
-    known->spec = spec_of(x);
+    known->spec = spec_of((PyObject *)x);
     known->descr = PyArray_DESCR(x);
     Py_INCREF(known->descr);
     known->in_dims = PyArray_NDIM(x);

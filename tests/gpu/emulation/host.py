@@ -38,6 +38,8 @@ FLAGS = ["-std=c++17", "-O1", "-ffp-contract=off", "-fwrapv", "-fno-strict-alias
 class HostLauncher:
     """Compiles kernels for the CPU and runs them on NumPy arrays."""
 
+    driver = None
+
     def __init__(self, limits=SMALL):
         self.limits = limits
         # The kernels that ran, in order.

@@ -22,11 +22,17 @@ from wayfare.codegen.cuda import layout as layouts
 from wayfare.codegen.cuda.launch import Launcher
 from wayfare.codegen.cuda.layout import Arrangement, Launch, Layout
 from wayfare.codegen.cuda.nest import check_known, fields, kernel_name, text
+from wayfare.codegen.loop.expr import NUMPY
 from wayfare.codegen.loop.call import PLANS, CallableLoop, broadcast, check_outputs, row_axes, row_shapes
+from wayfare.codegen.loop.expr import NUMPY
 from wayfare.codegen.loop.language import Loop, exact, validate
 from wayfare.codegen.math.library import KNOWN
 from wayfare.core.counters import COUNTERS
 from wayfare.core.errors import LoopError
+from wayfare.core.native import NATIVE
+
+if NATIVE is not None:
+    NATIVE.set_up_launches(COUNTERS)
 
 # How many kernels are cached for one launcher.
 _KERNELS = 4096
@@ -55,16 +61,17 @@ class LaunchPlan:
     """How to run a loop on arrays of given shapes and strides.
 
     `made` are the shapes of new outputs. `masks` has the bits that must be zero in the addresses, where elements are
-    loaded in groups; arrays that lie otherwise have a plan of their own, without groups.
+    loaded in groups; arrays that lie otherwise have a plan of their own, without groups. `native` launches the same in C,
+    where that can be done.
     """
 
-    __slots__ = ("_launcher", "_offsets", "_operands", "_steps", "made", "masks", "workspace")
+    __slots__ = ("_launcher", "_loop", "_made", "_offsets", "_operands", "_steps", "masks", "native", "workspace")
 
     def __init__(self, loop: Loop, arranged: Arrangement, launcher: Launcher, functions: Sequence[Any]) -> None:
-        self._launcher = launcher
+        self._launcher, self._loop = launcher, loop
         self._operands = len(loop.inputs) + len(loop.outputs)
         self._steps = [_Step(loop, launch, f) for launch, f in zip(arranged.launches, functions, strict=True)]
-        self.made: tuple[tuple[int, ...], ...] = ()
+        self._made: tuple[tuple[int, ...], ...] = ()
         grouped = any(launch.layout.vector > 1 for launch in arranged.launches)
         self.masks = tuple(a - 1 for a in arranged.alignment) if grouped else ()
         self._offsets: list[int] = []
@@ -72,6 +79,38 @@ class LaunchPlan:
         for size in arranged.tables:
             self._offsets.append(self.workspace)
             self.workspace += -(-size // _TABLE_STEP) * _TABLE_STEP
+        self.native = self._in_c()
+
+    def _in_c(self) -> Any:
+        loop, driver = self._loop, self._launcher.driver
+        if driver is None:
+            return None
+        dtypes = tuple([NUMPY[o.dtype] for o in (*loop.inputs, *loop.outputs)])
+        steps = tuple([(s.function, s.grid, s.block, tuple(s.words), s.tables.start) for s in self._steps])
+        try:
+            return NATIVE.Plan(
+                driver, steps, len(loop.inputs), dtypes, self.masks, tuple(self._offsets), self.workspace
+            )  # fmt: skip
+        except ValueError:  # more words than it has room for
+            return None
+
+    def native_for(self, shapes: tuple[tuple[int, ...], ...]) -> Any:
+        """The same in C, for outputs of the same elements in other shapes; None where there is none."""
+        made = self._in_c()
+        if made is not None:
+            made.made = shapes
+        return made
+
+    @property
+    def made(self) -> tuple[tuple[int, ...], ...]:
+        """The shapes of new outputs."""
+        return self._made
+
+    @made.setter
+    def made(self, shapes: tuple[tuple[int, ...], ...]) -> None:
+        self._made = shapes
+        if self.native is not None:
+            self.native.made = shapes
 
     def fits(self, pointers: Sequence[int]) -> bool:
         """Are these addresses aligned as the plan needs it?"""
@@ -81,6 +120,9 @@ class LaunchPlan:
     def run(self, pointers: Sequence[int], workspace: int | None = None) -> None:
         """Launch on operands at these addresses. `workspace` is the address of `self.workspace` bytes of memory, for
         callers that keep such; None: memory is allocated."""
+        if self.native is not None:
+            self.native.run(pointers, workspace)
+            return
         COUNTERS.kernels_run += 1
         COUNTERS.device_calls += 1
         launcher, operands = self._launcher, self._operands
@@ -157,6 +199,8 @@ class CudaKernel(CallableLoop):
 
     def _rerun(self, plan: LaunchPlan, inputs: Sequence[Any]) -> list[Any] | None:
         """Run a cached plan on arrays of the same layout; None if dtypes or alignment differ."""
+        if plan.native is not None:
+            return plan.native.new(inputs)  # type: ignore[no-any-return]
         pointer, dtypes = self.launcher.pointer, self._dtypes
         pointers = []
         for array, dtype in zip(inputs, dtypes, strict=False):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -18,14 +19,19 @@ from wayfare.codegen.cuda.gemm import Gemm
 from wayfare.codegen.cuda.layout import Limits
 from wayfare.codegen.cuda.nvrtc import compiled, nvrtc
 from wayfare.core.errors import NotReadyError
+from wayfare.core.native import NATIVE
 
 Grid = tuple[int, int, int]
+# CUDA_ERROR_INVALID_CONTEXT
+_INVALID_CONTEXT = 201
 
 
 class Launcher(Protocol):
     """The array library and the device of kernels."""
 
     limits: Limits
+    # What plans are launched with by native code (`native/launches.h`); None: by `launch`.
+    driver: Any
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         """A new array in C order, with any contents."""
@@ -66,6 +72,26 @@ class _Functions(dict[str, int]):
         return found
 
 
+def launch_function() -> int | None:
+    """The address of the driver's `cuLaunchKernel`."""
+    try:
+        library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+        return ctypes.cast(library.cuLaunchKernel, ctypes.c_void_p).value
+    except (OSError, AttributeError):
+        return None
+
+
+def stream_function() -> int | None:
+    """The address of CuPy's C function that returns the current stream of a thread, if it is there."""
+    try:
+        found = importlib.import_module("cupy_backends.cuda.stream").__pyx_capi__["get_current_stream_ptr"]
+        address = ctypes.pythonapi.PyCapsule_GetPointer
+        address.restype, address.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+        return address(found, b"intptr_t (void)")  # type: ignore[no-any-return]
+    except (ImportError, AttributeError, KeyError, ValueError):  # ValueError: its type is another one
+        return None
+
+
 class CupyLauncher:
     """CuPy's arrays, and the GPU that is current when the launcher is made."""
 
@@ -83,8 +109,9 @@ class CupyLauncher:
         self._new_stream = cupy.cuda.Stream
         self.to_device = cupy.asarray
         self.gemm = Cublas(cupy)
-        self.empty = cupy.empty
-        device = cupy.cuda.Device()
+        self.empty = cupy.ndarray
+        device = self._device = cupy.cuda.Device()
+        self.driver = self._native_driver()
         self.architecture = nvrtc().architecture(int(device.compute_capability))
         self.limits = Limits(processors=device.attributes["MultiProcessorCount"])
         self._loaded: dict[str, _Functions] = {}
@@ -104,9 +131,26 @@ class CupyLauncher:
 
     def launch(self, function: Any, grid: Grid, block: Grid, shared: int, words: Any) -> None:
         """Run a function in the current stream."""
+        if self.driver is not None:
+            self.driver.launch(function, grid, block, shared, words)
+            return
         # The driver copies the words before it returns.
         parameter = ctypes.c_void_p(ctypes.addressof(words))
         self._launch(function, *grid, *block, shared, self._stream().ptr, ctypes.addressof(parameter), 0)
+
+    def _native_driver(self) -> Any:
+        """What native code launches with; None where there is none, or no address of the driver's function."""
+        address = None if NATIVE is None else launch_function()
+        if address is None:
+            return None
+        return NATIVE.Driver(address, stream_function() or self.stream, self._failed, self.empty)
+
+    def _failed(self, status: int) -> bool:
+        """After a launch that failed: raise; or True, if the thread only had no context yet, and has one now."""
+        if status != _INVALID_CONTEXT:
+            raise self._driver.CUDADriverError(status)
+        self._device.use()
+        return True
 
     def stream(self) -> int:
         """What identifies the current stream."""

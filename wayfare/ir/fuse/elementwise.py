@@ -217,9 +217,13 @@ class _RuleOps:
 
 
 class LargeGradients(_Loops):
-    """The gradients of an elementwise op on large arrays."""
+    """The gradients of an elementwise op on large arrays. `ran` is told of each kernel that has run."""
 
-    __slots__ = ()
+    __slots__ = ("ran",)
+
+    def __init__(self, *arguments: Any, ran: Callable[..., None] | None = None) -> None:
+        super().__init__(*arguments)
+        self.ran = ran
 
     def __call__(self, g: Array, kept: tuple[Any, ...], needs: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
         """One gradient (or None) for each input, or None if the rules must run in NumPy."""
@@ -249,6 +253,8 @@ class LargeGradients(_Loops):
         kernel, numbers, places = found
         # -1: the gradient passes unchanged.
         made = kernel([*arrays, *numbers]) if kernel is not None else []
+        if self.ran is not None:
+            self.ran(needs, kept, attrs, [*arrays, *numbers], kernel, places)
         return [None if place is None else g if place < 0 else made[place] for place in places]
 
     def _make(self, arrays: list[Array], kept: tuple[Any, ...], needs: tuple[bool, ...], attrs: dict[str, Any]) -> Any:

@@ -16,15 +16,12 @@ from typing import Any
 import numpy as np
 
 from wayfare.codegen.cuda.commands import CudaCommands
-from wayfare.codegen.cuda.gemm import FLOATS, matmul
 from wayfare.codegen.cuda.kernel import build
 from wayfare.codegen.cuda.kernels.rows import add_at, gather_at
 from wayfare.codegen.cuda.kernels.update import update
 from wayfare.codegen.cuda.launch import CupyLauncher, Launcher
 from wayfare.codegen.cuda.numbers import write_numbers
 from wayfare.codegen.cuda.nvrtc import CompileError
-from wayfare.codegen.loop.expr import OF_NUMPY
-from wayfare.codegen.routines.reductions import reduce_by, reducing_loop
 from wayfare.codegen.runtime.kernel import refuse
 from wayfare.core.device import Array, Backend, Device
 from wayfare.core.errors import OperationError
@@ -47,6 +44,7 @@ from wayfare.ops.cuda.faults import answering, attempt
 from wayfare.ops.cuda.functions import functions_of
 from wayfare.ops.cuda.late_checks import LateChecks
 from wayfare.ops.cuda.library import device_count, found_library
+from wayfare.ops.cuda.plans import RememberedPlans
 from wayfare.ops.cuda.table import OVERRIDES, TAKE_BFLOAT16, way
 
 # Constants that are kept.
@@ -63,15 +61,20 @@ class CudaOps(ByName):
 
     def _bind(self, op: Op) -> Any:
         backend = self._backend
-        forward = backend.forward_of(op)
+        forward, array = backend.forward_of(op), backend.array
 
         def call(*given: Any, **attrs: Any) -> Any:
-            return forward(*[a if a.__class__ is backend.array else backend.operand(a, given) for a in given], **attrs)
+            for one in given:
+                if one.__class__ is not array:
+                    break
+            else:
+                return forward(*given, **attrs)
+            return forward(*[a if a.__class__ is array else backend.operand(a, given) for a in given], **attrs)
 
         return call
 
 
-class CudaBackend(LateChecks, Backend):
+class CudaBackend(RememberedPlans, LateChecks, Backend):
     """CUDA through CuPy."""
 
     type = "cuda"
@@ -85,6 +88,7 @@ class CudaBackend(LateChecks, Backend):
         self.math = functions_of(self.xp, found_library("cupyx.scipy.special"))
         self.array = self.xp.ndarray
         self.count = device_count(self.xp)
+        self.alone = self.count == 1
         self.ops = CudaOps(self)
         self.out_of_memory: Any = self.xp.cuda.memory.OutOfMemoryError
         self.device_errors: Any = (self.xp.cuda.runtime.CUDARuntimeError, self.xp.cuda.driver.CUDADriverError)
@@ -95,6 +99,7 @@ class CudaBackend(LateChecks, Backend):
         self._numbers: dict[int, Array] = {}
         self._pinned: dict[int, Any] = {}
         self._process = os.getpid()
+        self.start_plans()
 
     def check(self, index: int | None) -> None:
         """Raise, with what to do, if there is no such device here, or if this is a fork of a process that used it."""
@@ -210,21 +215,6 @@ class CudaBackend(LateChecks, Backend):
         """A view with other strides, in bytes. Nothing tells that it is a view: use it, or copy it, at once."""
         return self.xp.lib.stride_tricks.as_strided(x, tuple(shape), tuple(strides))
 
-    def matmul(self, x: Any, y: Any) -> Any:
-        """The product of vectors, matrices and batches: floats by cuBLAS, integers by CuPy."""
-        if self.new_launcher is None or x.dtype != y.dtype or OF_NUMPY.get(x.dtype) not in FLOATS:
-            return self.xp.matmul(x, y)
-        row, column = x.ndim == 1, y.ndim == 1
-        x, y = x[None] if row else x, y[:, None] if column else y
-        if x.shape[-1] != y.shape[-2]:
-            raise ValueError("the inner sizes differ")
-        if x.ndim > 2 and y.ndim == 2 and x.size and x.flags.c_contiguous:  # one large product
-            made = matmul(self.launcher, x.reshape(-1, x.shape[-1]), y).reshape(*x.shape[:-1], y.shape[-1])
-        else:
-            made = matmul(self.launcher, x, y)
-        made = made[..., 0, :] if row else made
-        return made[..., 0] if column else made
-
     def current(self) -> int:
         """The number of the current device."""
         return int(self.xp.cuda.runtime.getDevice())
@@ -236,6 +226,9 @@ class CudaBackend(LateChecks, Backend):
         found = self._forwards.get(op)
         if found is None:
             found = self._forward(op)
+            if way(op) == "forward":  # a view: nothing to compile
+                self._forwards[op] = found
+                return found
             if way(op) in ("override", "host") and not self.takes_bfloat16(op):
                 found = _widening(op, found)
             found = self._forwards[op] = self._compiling(op, found)
@@ -283,6 +276,7 @@ class CudaBackend(LateChecks, Backend):
     def _elementwise(self, op: Op) -> Callable[..., Any]:
         loops = ElementwiseLoops(op, self.kernel, self.constant_array)
         by_functions = self.math.forward_of(op)
+        plans = self.plans_of(op)[0]
 
         def forward(*arrays: Any, **attrs: Any) -> Any:
             found = loops.find(arrays, attrs)
@@ -291,7 +285,21 @@ class CudaBackend(LateChecks, Backend):
             kernel, numbers = found
             return kernel([*arrays, *numbers])[0]
 
-        return forward
+        if plans is None:
+            return forward
+
+        def by_plan(*arrays: Any, **attrs: Any) -> Any:
+            made = plans.new(arrays, attrs)
+            if made is not None:
+                return made[0]
+            out = forward(*arrays, **attrs)
+            found = loops.find(arrays, attrs)
+            if found is not None and all([a.__class__ is self.array for a in arrays]):
+                kernel, numbers = found
+                self.remember(plans, arrays, attrs, kernel, [*arrays, *numbers])
+            return out
+
+        return by_plan
 
     def on_host(self, op: Op) -> Callable[..., Any]:
         """The forward of a record, computed by the CPU."""
@@ -306,11 +314,10 @@ class CudaBackend(LateChecks, Backend):
 
     def run(self, op: Op, arrays: Sequence[Any], attrs: dict[str, Any]) -> Any:
         """The forward of a record."""
-        device = arrays[0].device if arrays and arrays[0].__class__ is self.array else None
-        if device is None or device.id == self.current():
-            return attempt(self, lambda: self.forward_of(op)(*arrays, **attrs), op.name)
-        with device:
-            return attempt(self, lambda: self.forward_of(op)(*arrays, **attrs), op.name)
+        if not self.alone and arrays and arrays[0].__class__ is self.array and arrays[0].device.id != self.current():
+            with arrays[0].device:
+                return attempt(self, lambda: self.forward_of(op)(*arrays, **attrs), op.name)
+        return attempt(self, lambda: self.forward_of(op)(*arrays, **attrs), op.name)
 
     def gradient_as_is(self, op: Op) -> bool:
         """Do the gradient rules of a record take bfloat16 as it is? Products do, which are fast in it, and what moves
@@ -326,7 +333,15 @@ class CudaBackend(LateChecks, Backend):
             return None
         found = self._gradients.get(op)
         if found is None:
-            found = self._gradients[op] = LargeGradients(op, self.kernel, self.constant_array)
+            plans = self.plans_of(op)[1]
+
+            def ran(needs: Sequence[bool], kept: Any, attrs: Any, arrays: Any, kernel: Any, places: Any) -> None:
+                bits = sum([1 << i for i, wanted in enumerate(needs) if wanted])
+                self.remember(plans, (bits, arrays[0], *kept), attrs, kernel, arrays, places)
+
+            found = self._gradients[op] = LargeGradients(
+                op, self.kernel, self.constant_array, ran=None if plans is None else ran
+            )  # fmt: skip
         try:
             made: list[Any] | None = found(g, kept, needs, node.attrs)
         except CompileError as error:
@@ -334,13 +349,6 @@ class CudaBackend(LateChecks, Backend):
             self._gradients[op] = _no_gradients
             return None
         return made
-
-    def reduced(self, name: str, x: Any, dim: tuple[int, ...], keepdim: bool, dtype: np.dtype[Any]) -> Any:
-        """A reduction by kernels; None where there is none."""
-        if self.new_launcher is None:
-            return None
-        kind = REGISTRY[name].loop_reduction
-        return reduce_by(lambda *key: self.kernel(reducing_loop(*key)), kind, x, dim, keepdim, dtype) if kind else None
 
     def kernel(self, loop: Any) -> Any:
         """A loop of the loop language as a kernel; None: CuPy's own functions must do."""

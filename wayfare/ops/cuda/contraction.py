@@ -36,7 +36,7 @@ def _matmul(b: Any, x: Any, y: Any) -> Any:
 @on_cuda("linear_plain", bfloat16=True)
 def _linear_plain(b: Any, x: Any, weight: Any) -> Any:
     _fitting(x, weight)
-    return b.matmul(x, weight.T)
+    return b.matmul(x, weight, True)
 
 
 @on_cuda("linear", bfloat16=True)
@@ -44,9 +44,7 @@ def _linear(b: Any, x: Any, weight: Any, bias: Any) -> Any:
     _fitting(x, weight, bias)
     if bias.shape != weight.shape[:1]:
         raise ValueError("the bias does not fit")
-    out = b.matmul(x, weight.T)
-    out += bias
-    return out
+    return b.add_up(b.matmul(x, weight, True), bias, True)
 
 
 @on_cuda("einsum", bfloat16=True)

@@ -11,6 +11,7 @@ from wayfare.core.op import REGISTRY
 from wayfare.core.spec import NARROW_ARRAYS, OF_NUMPY, Spec, widened
 from wayfare.ops._define import reduced_shape
 from wayfare.ops.cuda.table import on_cuda
+from wayfare.ops.reduction.reduce import count_of
 
 Dims = tuple[int, ...]
 
@@ -38,6 +39,11 @@ for _name, _function in (("amax", "amax"), ("amin", "amin"), ("max_of_all", "ama
     _reducing(_name, _function)
 _reducing("sum", "sum", sums=True)
 _reducing("prod", "prod", sums=True)
+
+
+@on_cuda("mean")
+def _mean(b: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
+    return b.ops.div(b.ops.sum(x, dim=dim, keepdim=keepdim), count_of(x.shape, dim))
 
 
 def _finding(name: str) -> None:
