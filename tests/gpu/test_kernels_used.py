@@ -67,9 +67,10 @@ def test_a_compiled_convolution_uses_the_same_kernels(launched):
 def test_rows_are_gathered_and_added_by_kernels(launched, counts):
     index = wf.tensor([[3, 0], [3, 3]]).to("cuda")
     forward, backward = run(launched, counts, lambda w: F.embedding(index, w), on_device(5, 4))
-    assert forward == ["gather_rows16"] and "add_rows_f32" in backward
+    # The first launch asks whether the indices are in range.
+    assert forward[1:] == ["gather_rows16"] and "add_rows_f32" in backward
     forward, backward = run(launched, counts, lambda x: x[index], on_device(5, 3))
-    assert forward == ["gather_rows4"] and "add_rows_f32" in backward
+    assert forward[1:] == ["gather_rows4"] and "add_rows_f32" in backward
     forward, backward = run(launched, counts, lambda x: x.gather(1, index), on_device(2, 4))
     assert "add_rows_f32" in backward
 

@@ -23,7 +23,7 @@ class LateChecks:
         names the op and the user's line, which is this one."""
         if len(self._waiting) >= _MOST:
             self.check_now()
-        self._waiting.append((fine.all(), error))
+        self._waiting.append((fine.reshape(()) if fine.size == 1 else fine.all(), error))
 
     def late_errors(self) -> list[Exception]:
         """The errors of checks that wait."""
