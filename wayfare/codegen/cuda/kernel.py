@@ -235,18 +235,19 @@ class CudaKernel(CallableLoop):
         return out
 
 
-_kernels: WeakKeyDictionary[Any, dict[str, CudaKernel]] = WeakKeyDictionary()
+# By the loop itself, and by its text for loops that are equal.
+_kernels: WeakKeyDictionary[Any, dict[Loop | str, CudaKernel]] = WeakKeyDictionary()
 
 
 def build(loop: Loop, launcher: Launcher) -> CudaKernel:
     """The kernel of a loop on a launcher's device. Equal loops share one kernel."""
     known = _kernels.setdefault(launcher, {})
-    key = exact(loop)
-    found = known.get(key)
+    found = known.get(loop)
     if found is None:
         if len(known) >= _KERNELS:
             known.clear()
-        found = known[key] = CudaKernel(loop, launcher)
+        key = exact(loop)
+        found = known[loop] = known[key] = known.get(key) or CudaKernel(loop, launcher)
     return found
 
 
