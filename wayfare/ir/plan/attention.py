@@ -17,7 +17,7 @@ from wayfare.ir.graph import Value, trace_ops
 
 def is_plain_attention(op: Op, inputs: Sequence[Value], attrs: dict[str, Any]) -> bool:
     """Is this attention without dropout, in a dtype that BLAS supports? (`inputs`: anything with dtypes.)"""
-    return op.family == "attention" and attrs.get("p", 0.0) == 0.0 and inputs[0].dtype.char in "fd"
+    return op.name in ("attention", "self_attention") and attrs.get("p", 0.0) == 0.0 and inputs[0].dtype.char in "fd"
 
 
 def forward(op: Op, inputs: Sequence[Value], attrs: dict[str, Any]) -> tuple[Value, Value, Value]:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
+from wayfare.codegen.cuda.kernels import attention as kernels
 from wayfare.core.op import REGISTRY
-from wayfare.core.spec import spec_of
+from wayfare.core.spec import BFLOAT16, spec_of
 from wayfare.ops.contraction.einsum import contracted
 from wayfare.ops.cuda.draws import mask_of_rows
 from wayfare.ops.cuda.table import on_cuda, on_host
 from wayfare.ops.recurrent._recurrence import run_in_ops
 from wayfare.ops.recurrent.cell import Cell
 from wayfare.ops.recurrent.layers import CELLS
+
+# The most blocks of a launch along its second dimension.
+MOST_HEADS = 65535
 
 # -- matrices --------------------------------------------------------------------------------------------------------
 
@@ -103,6 +108,56 @@ def _attention(
     kept, used = _weights(b, b.matmul(q, k.swapaxes(-1, -2)), mask, scale, causal, p, key)
     out = b.matmul(used, v)
     return (out.astype(np.float16) if half else out), kept, used
+
+
+def _in_rows(b: Any, x: Any) -> Any:
+    """[batch, heads, positions, features] as the kernels take it."""
+    x = x if x.ndim == 4 else x.reshape(math.prod(x.shape[:-2]), 1, *x.shape[-2:])
+    return x if kernels.in_rows(b.launcher, x) else x.copy("C")
+
+
+def _made_like(b: Any, x: Any) -> Any:
+    """Room for a result in the order in which x, from `_in_rows`, lies in memory: heads are joined without a copy."""
+    if x.strides[1] < x.strides[2]:
+        batch, heads, positions, features = x.shape
+        return b.empty((batch, positions, heads, features), x.dtype).swapaxes(1, 2)
+    return b.empty(x.shape, x.dtype)
+
+
+def _has_kernels(b: Any, q: Any, k: Any, v: Any) -> bool:
+    """Are there kernels for attention of these?"""
+    return (b.has_kernels and q.dtype.itemsize <= 4 and q.shape[-1] in kernels.WIDTHS and k.shape == v.shape
+            and q.size > 0 and k.size > 0 and math.prod(q.shape[:-2]) <= MOST_HEADS)  # fmt: skip
+
+
+def _in_one_piece(name: str, *arrays: Any, **attrs: Any) -> tuple[Any, ...]:
+    """The record's own forward; in float32 for shorter floats."""
+    op = REGISTRY[name]
+    made: tuple[Any, ...] = op.in_float32(op.forward, *arrays, **attrs) if arrays[0].dtype is BFLOAT16 else op.forward(*arrays, **attrs)
+    return made
+
+
+@on_cuda("attention_in_tiles", bfloat16=True)
+def _attention_in_tiles(b: Any, q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> tuple[Any, ...]:
+    _fitting(q, k, v)
+    if not _has_kernels(b, q, k, v):
+        return _in_one_piece("attention_in_tiles", q, k, v, scale=scale, causal=causal)
+    given = [_in_rows(b, x) for x in (q, k, v)]
+    out, logs = _made_like(b, given[0]), b.empty(q.shape[:-1], np.dtype(np.float32))
+    kernels.forward(b.launcher, *given, out, logs, scale, causal)
+    return out.reshape(q.shape), logs
+
+
+@on_cuda("attention_in_tiles_backward", bfloat16=True)
+def _attention_in_tiles_backward(
+    b: Any, g: Any, q: Any, k: Any, v: Any, out: Any, logs: Any, *, scale: float, causal: bool
+) -> tuple[Any, ...]:
+    if not _has_kernels(b, q, k, v):
+        return _in_one_piece("attention_in_tiles_backward", g, q, k, v, out, logs, scale=scale, causal=causal)
+    rows, *given, whole = (_in_rows(b, x) for x in (g, q, k, v, out))
+    made = [_made_like(b, x) for x in given]
+    kernels.backward(b.launcher, *given, whole, b.in_c_order(logs), rows, *made, scale, causal)
+    return tuple([x.reshape(own.shape) for x, own in zip(made, (q, k, v), strict=True)])
 
 
 @on_cuda("self_attention")
