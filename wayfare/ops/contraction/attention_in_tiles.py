@@ -79,6 +79,18 @@ def _vjp(
     return m.attention_in_tiles_backward(g[0], q, k, v, *y, scale=scale, causal=causal)
 
 
+def _work(products: int) -> Any:
+    """`products` of matrices for each weight."""
+
+    def work(inputs: Any, outputs: Any, attrs: dict[str, Any]) -> int | None:
+        q, k = inputs[-5:-3] if products > 2 else inputs[:2]
+        if q is None or k is None:
+            return None
+        return math.prod(q[:-1]) * k[-2] * (2 * products * q[-1] + 5)  # type: ignore[no-any-return]
+
+    return work
+
+
 def _batched(name: str) -> Any:
     def batch(m: Any, size: int, inputs: tuple[Any, ...], batched: tuple[bool, ...], attrs: dict[str, Any]) -> Any:
         return getattr(m, name)(*expand_unbatched(m, size, inputs, batched), **attrs)
@@ -139,6 +151,7 @@ attention_in_tiles = define(
     samples=_samples,
     reference=_reference,
     outputs=2,
+    work=_work(2),
     differentiable_outputs=(0,),
     kinds="f",
     grad_name="ScaledDotProductAttentionBackward0",
@@ -157,5 +170,6 @@ attention_in_tiles_backward = define(
     samples=_backward_samples,
     reference=_backward_reference,
     outputs=3,
+    work=_work(5),
     kinds="f",
 )  # fmt: skip
