@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,45 +20,46 @@ from wayfare.core.numpy_math import Array
 from wayfare.core.op import NotExportable, Sample, joint
 from wayfare.core.signature import FLAG, NUMBER, takes
 from wayfare.core.spec import NARROW, Spec, float32
-from wayfare.ops._define import define, expand_unbatched, refuses
+from wayfare.ops._define import define, expand_unbatched
 from wayfare.ops.contraction.attention import gradients_in_ops
 
 _ON_DEVICES = NotExportable("it is how attention runs on a GPU; move the model to the CPU")
 
 
-def _scores(q: Array, k: Array, scale: float, causal: bool) -> Array:
+def _scores(xp: Any, q: Any, k: Any, scale: float, causal: bool) -> Any:
     scores = (q @ k.swapaxes(-1, -2)) * scale
     if causal:
-        seen = np.arange(scores.shape[-2])[:, None] >= np.arange(scores.shape[-1])
-        scores = np.where(seen, scores, -math.inf)
+        seen = xp.tri(scores.shape[-2], scores.shape[-1], dtype=bool)
+        scores = xp.where(seen, scores, xp.full((), -math.inf, scores.dtype))
     return scores
 
 
-def _attend(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> tuple[Array, Array]:
+def attend(xp: Any, q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> tuple[Any, Any]:
+    """The forward in one piece, on arrays of NumPy or of a module like it."""
     if not q.shape[:-2] == k.shape[:-2] == v.shape[:-2] or not q.dtype == k.dtype == v.dtype:
         raise ValueError("they do not fit")
     if q.dtype.char == "e":
-        out, logs = _attend(*(x.astype(np.float32) for x in (q, k, v)), scale=scale, causal=causal)
+        out, logs = attend(xp, *(x.astype(np.float32) for x in (q, k, v)), scale=scale, causal=causal)
         return out.astype(np.float16), logs
-    scores = _scores(q, k, scale, causal)
-    top = np.max(scores, axis=-1, keepdims=True, initial=-math.inf)
-    # A query that sees no key has weights of zero.
-    raised = np.exp(scores - np.where(top == -math.inf, 0, top))
-    total = np.sum(raised, axis=-1, keepdims=True)
-    blind = total == 0
-    logs = np.where(blind, math.inf, top + np.log(np.where(blind, 1, total)))
-    return (raised / np.where(blind, 1, total)) @ v, logs[..., 0].astype(q.dtype, copy=False)
+    if not q.size or not k.size:
+        return xp.zeros(q.shape, q.dtype), xp.full(q.shape[:-1], math.inf, q.dtype)
+    scores = _scores(xp, q, k, scale, causal)
+    top = xp.max(scores, axis=-1, keepdims=True)
+    raised = xp.exp(scores - top)
+    total = xp.sum(raised, axis=-1, keepdims=True)
+    return (raised / total) @ v, (top + xp.log(total))[..., 0]
 
 
-def _gradients(
-    g: Array, q: Array, k: Array, v: Array, out: Array, logs: Array, *, scale: float, causal: bool
-) -> tuple[Array, Array, Array]:
+def gradients(
+    xp: Any, g: Any, q: Any, k: Any, v: Any, out: Any, logs: Any, *, scale: float, causal: bool
+) -> tuple[Any, Any, Any]:
+    """The backward pass in one piece."""
     if q.dtype.char == "e":
         wide = (x.astype(np.float32) for x in (g, q, k, v, out))
-        made = _gradients(*wide, logs, scale=scale, causal=causal)
+        made = gradients(xp, *wide, logs, scale=scale, causal=causal)
         return made[0].astype(np.float16), made[1].astype(np.float16), made[2].astype(np.float16)
-    weights = np.exp(_scores(q, k, scale, causal) - logs[..., None])
-    dots = np.sum(g * out, axis=-1, keepdims=True)
+    weights = xp.exp(_scores(xp, q, k, scale, causal) - logs[..., None])
+    dots = xp.sum(g * out, axis=-1, keepdims=True)
     of_scores = weights * (g @ v.swapaxes(-1, -2) - dots) * scale
     return of_scores @ k, of_scores.swapaxes(-1, -2) @ q, weights.swapaxes(-1, -2) @ g
 
@@ -144,7 +146,7 @@ attention_in_tiles = define(
     signature=takes(3, scale=NUMBER, causal=FLAG),
     onnx=_ON_DEVICES,
     family="attention",
-    forward=_attend,
+    forward=partial(attend, np),
     infer=_infer,
     vjp=joint(_vjp),
     batch=_batched("attention_in_tiles"),
@@ -157,15 +159,16 @@ attention_in_tiles = define(
     grad_name="ScaledDotProductAttentionBackward0",
 )  # fmt: skip
 
-# The gradients of queries, keys and values, from that of the result and from both results.
+# The gradients of queries, keys and values, from that of the result and from both results. Only a plain backward pass
+# runs it: a gradient that is recorded is made of other ops.
 attention_in_tiles_backward = define(
     "attention_in_tiles_backward",
     signature=takes(6, scale=NUMBER, causal=FLAG),
     onnx=_ON_DEVICES,
     family="attention",
-    forward=_gradients,
+    forward=partial(gradients, np),
     infer=lambda g, q, k, v, out, logs, **_attrs: (q, k, v),
-    vjp=(refuses("attention_in_tiles_backward", "its inputs"),) * 6,
+    vjp=None,
     batch=_batched("attention_in_tiles_backward"),
     samples=_backward_samples,
     reference=_backward_reference,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from wayfare.codegen.cuda.kernels import attention as kernels
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import BFLOAT16, spec_of
+from wayfare.ops.contraction.attention_in_tiles import attend, gradients
 from wayfare.ops.contraction.einsum import contracted
 from wayfare.ops.cuda.draws import mask_of_rows
 from wayfare.ops.cuda.table import on_cuda, on_host
@@ -130,18 +132,18 @@ def _has_kernels(b: Any, q: Any, k: Any, v: Any) -> bool:
             and q.size > 0 and k.size > 0 and math.prod(q.shape[:-2]) <= MOST_HEADS)  # fmt: skip
 
 
-def _in_one_piece(name: str, *arrays: Any, **attrs: Any) -> tuple[Any, ...]:
-    """The record's own forward; in float32 for shorter floats."""
-    op = REGISTRY[name]
-    made: tuple[Any, ...] = op.in_float32(op.forward, *arrays, **attrs) if arrays[0].dtype is BFLOAT16 else op.forward(*arrays, **attrs)
-    return made
+def _in_one_piece(b: Any, name: str, function: Any, *arrays: Any, **attrs: Any) -> Any:
+    """The same with a matrix of weights; in float32 for bfloat16."""
+    if arrays[0].dtype is BFLOAT16:
+        return REGISTRY[name].in_float32(partial(function, b.xp), *arrays, **attrs)
+    return function(b.xp, *arrays, **attrs)
 
 
 @on_cuda("attention_in_tiles", bfloat16=True)
 def _attention_in_tiles(b: Any, q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> tuple[Any, ...]:
     _fitting(q, k, v)
     if not _has_kernels(b, q, k, v):
-        return _in_one_piece("attention_in_tiles", q, k, v, scale=scale, causal=causal)
+        return _in_one_piece(b, "attention_in_tiles", attend, q, k, v, scale=scale, causal=causal)
     given = [_in_rows(b, x) for x in (q, k, v)]
     out, logs = _made_like(b, given[0]), b.empty(q.shape[:-1], np.dtype(np.float32))
     kernels.forward(b.launcher, *given, out, logs, scale, causal)
@@ -153,7 +155,7 @@ def _attention_in_tiles_backward(
     b: Any, g: Any, q: Any, k: Any, v: Any, out: Any, logs: Any, *, scale: float, causal: bool
 ) -> tuple[Any, ...]:
     if not _has_kernels(b, q, k, v):
-        return _in_one_piece("attention_in_tiles_backward", g, q, k, v, out, logs, scale=scale, causal=causal)
+        return _in_one_piece(b, "attention_in_tiles_backward", gradients, g, q, k, v, out, logs, scale=scale, causal=causal)
     rows, *given, whole = (_in_rows(b, x) for x in (g, q, k, v, out))
     made = [_made_like(b, x) for x in given]
     kernels.backward(b.launcher, *given, whole, b.in_c_order(logs), rows, *made, scale, causal)
