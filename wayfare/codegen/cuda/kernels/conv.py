@@ -31,6 +31,8 @@ from wayfare.core.errors import LoopError
 # Threads of a block; along m and n; values of k of a slice.
 _THREADS, _ALONG_M, _ALONG_N, _SLICE = 128, 16, 8, 16
 _TILE_N = 64
+# How many values of k are multiplied without a loop.
+_UNROLLED = 8
 # The fewest values of k of one part, and the most parts.
 _PART, _MOST_PARTS = 128, 64
 
@@ -74,6 +76,17 @@ class _Matrix:
     strides: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class _Store:
+    """Where the element (m, n) of the product belongs: `row` sets `base` from m, and neighbours along n are `step` apart.
+    `more` are statements that change `value` before it is stored, unless it is only a part."""
+
+    array: str
+    row: str
+    step: str
+    more: str = ""
+
+
 class _Text:
     """The text of one of the three products, for a number of dimensions of space."""
 
@@ -98,9 +111,8 @@ class _Text:
         """Statements that set the coordinates of an image, from `text` for each axis."""
         return " ".join(f"{letter}{d} = (i32)({text.format(d=d)});" for d in range(self.dims))
 
-    def product(self, sizes: str, left: _Matrix, right: _Matrix, store: str) -> str:
-        """The body of a kernel: `sizes` declares M, N, K; `store` stores `value` at (m, n), or in the table at `place`,
-        which it sets, if there are parts."""
+    def product(self, sizes: str, left: _Matrix, right: _Matrix, store: _Store) -> str:
+        """The body of a kernel: `sizes` declares M, N, K."""
         tile_m = _tile_m(self.dtype)
         both = ((left, "A", "m", tile_m), (right, "B", "n", _TILE_N))
         shared = [f"  alignas(32) __shared__ {self.wide} as[2][{_SLICE}][{tile_m + 4}], bs[2][{_SLICE}][{_TILE_N + 4}];"]
@@ -129,51 +141,58 @@ class _Text:
   for (int i = 0; i < {4 * quads_m}; ++i)
     #pragma unroll
     for (int j = 0; j < {4 * quads_n}; ++j) sum[i][j] = 0;
-{"".join(rows)}  for (int now = 0; now < 2; ++now) {{
-    const i64 first_k = begin + now * {_SLICE};
+{"".join(rows)}  {{
+    const i64 first_k = begin;
+    const int into = 0;
 {"".join(slices)}  }}
   __syncthreads();
+  // The slice that is multiplied begins at `done`, and lies in the buffers `now ^ 1`; the first time there is none.
   int now = 0;
-  {{
-{"".join(loads)}{"".join(kept)}  }}
-  __syncthreads();
-  for (i64 done = begin; done < end; done += {_SLICE}) {{
+  for (i64 done = begin - {_SLICE}; done < end; done += {_SLICE}) {{
     const bool more = done + {_SLICE} < end;
-    now ^= 1;
     if (more) {{
 {"".join(loads)}    }}
-    #pragma unroll
-    for (int slice = 0; slice < {_SLICE}; ++slice) {{
-      Vec<{self.wide}, 4> left[{quads_m}], right[{quads_n}];
-      #pragma unroll
-      for (int q = 0; q < {quads_m}; ++q)
-        left[q] = *(const Vec<{self.wide}, 4>*)&as[now ^ 1][slice][q * {4 * _ALONG_M} + m_at * 4];
-      #pragma unroll
-      for (int q = 0; q < {quads_n}; ++q)
-        right[q] = *(const Vec<{self.wide}, 4>*)&bs[now ^ 1][slice][q * {4 * _ALONG_N} + n_at * 4];
-      #pragma unroll
-      for (int i = 0; i < {4 * quads_m}; ++i)
+    if (done >= begin) {{
+      #pragma unroll {_UNROLLED}
+      for (int slice = 0; slice < {_SLICE}; ++slice) {{
+        Vec<{self.wide}, 4> left[{quads_m}], right[{quads_n}];
         #pragma unroll
-        for (int j = 0; j < {4 * quads_n}; ++j) sum[i][j] = {added};
+        for (int q = 0; q < {quads_m}; ++q)
+          left[q] = *(const Vec<{self.wide}, 4>*)&as[now ^ 1][slice][q * {4 * _ALONG_M} + m_at * 4];
+        #pragma unroll
+        for (int q = 0; q < {quads_n}; ++q)
+          right[q] = *(const Vec<{self.wide}, 4>*)&bs[now ^ 1][slice][q * {4 * _ALONG_N} + n_at * 4];
+        #pragma unroll
+        for (int i = 0; i < {4 * quads_m}; ++i)
+          #pragma unroll
+          for (int j = 0; j < {4 * quads_n}; ++j) sum[i][j] = {added};
+      }}
     }}
     if (more) {{
-{"".join(kept)}      // Slice `now` has been loaded, so the table of the one before makes room for that of the one after.
-      now ^= 1;
-      const i64 first_k = done + {2 * _SLICE};
-{"".join(slices)}      now ^= 1;
-    }}
+{"".join(kept)}      const i64 first_k = done + {2 * _SLICE};
+      const int into = now ^ 1;
+{"".join(slices)}    }}
     __syncthreads();
+    now ^= 1;
   }}
   #pragma unroll
-  for (int i = 0; i < {4 * quads_m}; ++i)
+  for (int i = 0; i < {4 * quads_m}; ++i) {{
+    const i64 m = first_m + i / 4 * {4 * _ALONG_M} + m_at * 4 + i % 4;
+    if (m >= M) continue;
+    {store.row}
     #pragma unroll
     for (int j = 0; j < {4 * quads_n}; ++j) {{
-      const i64 m = first_m + i / 4 * {4 * _ALONG_M} + m_at * 4 + i % 4;
-      const i64 n = first_n + j / 4 * {4 * _ALONG_N} + n_at * 4 + j % 4;
-      if (m >= M || n >= N) continue;
+      const i64 n = first_n + j / 4 * {4 * _ALONG_N} + n_at * 4 + j % 4, place = base + n * {store.step};
+      if (n >= N) continue;
       {self.wide} value = sum[i][j];
-      {store}
+      if (a.parts > 1) {{
+        a.table[part * a.groups * M * N + place] = value;
+        continue;
+      }}
+      {store.more}
+      a.{store.array}[place] = {narrowed(self.dtype, "value")};
     }}
+  }}
 """
 
     def _row_table(self, matrix: _Matrix, name: str, letter: str, tile: int) -> str:
@@ -192,13 +211,13 @@ class _Text:
         axes = range(len(matrix.places))
         first = 0 if name == "A" else 32  # a warp for each matrix
         places = "".join(f" i32 s{d} = 0;" for d in axes)
-        kept = "".join(f" s{name}{d}[now][slice] = s{d};" for d in axes)
+        kept = "".join(f" s{name}{d}[into][slice] = s{d};" for d in axes)
         return f"""    if (t >= {first} && t < {first + _SLICE}) {{
       const int slice = t - {first};
       const u32 k = (u32)(first_k + slice);
       i64 off = -1;{places}
       if (first_k + slice < end) {{ {matrix.slice} }}
-      off{name}[now][slice] = off;{kept}
+      off{name}[into][slice] = off;{kept}
     }}
 """
 
@@ -240,11 +259,6 @@ class _Text:
       }}
 """
 
-    def store(self, array: str, place: str, more: str = "") -> str:
-        """Statements that store a value of the product."""
-        return (f"const i64 place = {place}; if (a.parts > 1) a.table[part * a.groups * M * N + place] = value; "
-                f"else {{ {more}a.{array}[place] = {narrowed(self.dtype, 'value')}; }}")  # fmt: skip
-
 
 @cache
 def forward_text(dtype: str, dims: int) -> tuple[str, str]:
@@ -257,8 +271,9 @@ def forward_text(dtype: str, dims: int) -> tuple[str, str]:
               + t.placed("s", "k{d} * a.dilation{d}"))  # fmt: skip
     left = _Matrix("x", rows, slices, False, tuple(t.image))
     right = _Matrix("w", "base = (group * a.filters + row) * K;", "off = k;", True)
-    store = t.store("y", f"(m / ({t.outs}) * a.groups * a.filters + group * a.filters + n) * ({t.outs}) + m % ({t.outs})",
-                    f"if (a.bias) value += {widened(dtype, 'a.bias[group * a.filters + n]')}; ")  # fmt: skip
+    store = _Store("y", f"const i64 picture = m / ({t.outs}), base = m + (picture * (a.groups * a.filters - 1) + "
+                        f"group * a.filters) * {t.outs};", t.outs,
+                   f"if (a.bias) value += {widened(dtype, 'a.bias[group * a.filters + n]')};")  # fmt: skip
     sizes = f"const i64 M = a.batch * {t.outs}, N = a.filters, K = a.channels * {t.kernels};"
     fields = [*(f"const {dtype}* {n}" for n in ("x", "w", "bias")), f"{dtype}* y", f"{t.wide}* table", *t.fields()]
     return name, kernel_text(name, fields, t.product(sizes, left, right, store))
@@ -279,9 +294,8 @@ def input_text(dtype: str, dims: int, strided: bool) -> tuple[str, str]:
     right = _Matrix("w", f"base = row * {t.kernels};",
                     f"off = (group * a.filters + k / (u32)({t.kernels})) * a.channels * {t.kernels} + k % (u32)({t.kernels});",
                     True)  # fmt: skip
-    store = t.store(
-        "dx", f"(m / ({t.images}) * a.groups * a.channels + group * a.channels + n) * ({t.images}) + m % ({t.images})"
-    )
+    store = _Store("dx", f"const i64 picture = m / ({t.images}), base = m + (picture * (a.groups * a.channels - 1) + "
+                         f"group * a.channels) * {t.images};", t.images)  # fmt: skip
     sizes = f"const i64 M = a.batch * {t.images}, N = a.channels, K = a.filters * {t.kernels};"
     fields = [f"const {dtype}* g", f"const {dtype}* w", f"{dtype}* dx", f"{t.wide}* table", *t.fields()]
     return name, kernel_text(name, fields, t.product(sizes, left, right, store))
@@ -301,7 +315,7 @@ def weight_text(dtype: str, dims: int) -> tuple[str, str]:
     right = _Matrix("x", rows, slices, True, tuple(t.image))
     sizes = f"const i64 M = a.filters, N = a.channels * {t.kernels}, K = a.batch * {t.outs};"
     fields = [f"const {dtype}* x", f"const {dtype}* g", f"{dtype}* dw", f"{t.wide}* table", *t.fields()]
-    return name, kernel_text(name, fields, t.product(sizes, left, right, t.store("dw", "(group * M + m) * N + n")))
+    return name, kernel_text(name, fields, t.product(sizes, left, right, _Store("dw", "const i64 base = (group * M + m) * N;", "1")))
 
 
 @cache
