@@ -126,10 +126,10 @@ def _made_like(b: Any, x: Any) -> Any:
     return b.empty(x.shape, x.dtype)
 
 
-def _has_kernels(b: Any, q: Any, k: Any, v: Any) -> bool:
+def _has_kernels(b: Any, q: Any, k: Any, v: Any, scale: float) -> bool:
     """Are there kernels for attention of these?"""
     return (b.has_kernels and q.dtype.itemsize <= 4 and q.shape[-1] in kernels.WIDTHS and k.shape == v.shape
-            and q.size > 0 and k.size > 0 and math.prod(q.shape[:-2]) <= MOST_HEADS)  # fmt: skip
+            and scale > 0 and q.size > 0 and k.size > 0 and math.prod(q.shape[:-2]) <= MOST_HEADS)  # fmt: skip
 
 
 def _in_one_piece(b: Any, name: str, function: Any, *arrays: Any, **attrs: Any) -> Any:
@@ -142,7 +142,7 @@ def _in_one_piece(b: Any, name: str, function: Any, *arrays: Any, **attrs: Any) 
 @on_cuda("attention_in_tiles", bfloat16=True)
 def _attention_in_tiles(b: Any, q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> tuple[Any, ...]:
     _fitting(q, k, v)
-    if not _has_kernels(b, q, k, v):
+    if not _has_kernels(b, q, k, v, scale):
         return _in_one_piece(b, "attention_in_tiles", attend, q, k, v, scale=scale, causal=causal)
     given = [_in_rows(b, x) for x in (q, k, v)]
     out, logs = _made_like(b, given[0]), b.empty(q.shape[:-1], np.dtype(np.float32))
@@ -154,7 +154,7 @@ def _attention_in_tiles(b: Any, q: Any, k: Any, v: Any, *, scale: float, causal:
 def _attention_in_tiles_backward(
     b: Any, g: Any, q: Any, k: Any, v: Any, out: Any, logs: Any, *, scale: float, causal: bool
 ) -> tuple[Any, ...]:
-    if not _has_kernels(b, q, k, v):
+    if not _has_kernels(b, q, k, v, scale):
         return _in_one_piece(b, "attention_in_tiles_backward", gradients, g, q, k, v, out, logs, scale=scale, causal=causal)
     rows, *given, whole = (_in_rows(b, x) for x in (g, q, k, v, out))
     made = [_made_like(b, x) for x in given]

@@ -4,7 +4,7 @@
     backward(launcher, q, k, v, out, logs, g, dq, dk, dv, scale, causal)
 
 Arrays are [batch, heads, length, width] of float32, float16 or bfloat16 with contiguous rows of width 32, 64 or 128;
-other strides are free. `logs`, float32 [batch, heads, queries], keeps the logarithm of each row's sum for backward.
+other strides are free, and `scale` is positive. `logs`, float32 [batch, heads, queries], keeps the logarithm of each row's sum for backward.
 With `causal` query i sees the keys 0 … i. A query that sees no key gets zeros.
 
 A block has a tile of queries and passes over tiles of keys in shared memory; maximum and sum of each row are corrected
@@ -344,6 +344,8 @@ def forward(
 ) -> None:  # fmt: skip
     """out = softmax(q kᵀ · scale) v, and the logarithms of the rows' sums."""
     dtype, width = _checked(launcher, q, k, v, out)
+    if not scale > 0:
+        raise LoopError(f"attention kernels take a positive scale, not {scale}")
     batch, heads, queries, _ = q.shape
     words = [*pointers(launcher, q, k, v, out, logs), heads, queries, k.shape[2], float(scale),
              *_strides(q, k, v, out)]  # fmt: skip

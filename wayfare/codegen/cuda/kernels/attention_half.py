@@ -79,12 +79,11 @@ __device__ __forceinline__ void multiply_add(f32* c, const u32* a, const u32* b,
 // Begin to copy rows first … first + ROWS - 1 of a matrix to shared memory; rows beyond its end are zero.
 template <int ROWS, int D, class T> __device__ __forceinline__ void copy_tile(u16 (*to)[D + 8], const T* from, i64 step,
                                                                               i64 first, i64 count) {
+  const int each = BLOCK / (D / 8), row = threadIdx.x / (D / 8), at = threadIdx.x % (D / 8) * 8;
+  const int left = count - first < ROWS ? (int)(count - first) : ROWS;
+  const T* p = from + (first + row) * step + at;
   #pragma unroll
-  for (int k = threadIdx.x; k < ROWS * D / 8; k += BLOCK) {
-    const int row = k / (D / 8), at = k % (D / 8) * 8;
-    const bool there = first + row < count;
-    copy_16(&to[row][at], from + (there ? first + row : 0) * step + at, there);
-  }
+  for (int k = 0; k < ROWS; k += each, p += each * step) copy_16(&to[k + row][at], k + row < left ? p : from, k + row < left);
 }
 // 16 rows of a matrix in registers, as the left side of products.
 template <int D, class T> __device__ __forceinline__ void load_rows(u32 (*to)[4], const T* from, i64 step, i64 first,
@@ -144,7 +143,7 @@ __device__ __forceinline__ f32 of_four(f32 x) {
 #endif
 """
 
-_LOG2_E, _LN_2 = "1.44269504f", "0.693147181f"
+_LOG2_E = "1.44269504f"
 
 
 def queries_of(width: int) -> int:
@@ -214,16 +213,16 @@ def forward_text(dtype: str, width: int, causal: bool, fields: tuple[str, ...]) 
       const bool edge = start + N > a.keys{" || start + N - 1 > mine" if causal else ""};
       #pragma unroll
       for (int m = 0; m < M; ++m) {{
-        #pragma unroll
-        for (int n = 0; n < N / 8; ++n)
+        if (edge) {{
+          const int left = (int)(a.keys - start){", reach = (int)(mine + m * 16 + line - start)" if causal else ""};
           #pragma unroll
-          for (int e = 0; e < 4; ++e) {{
-            s[m][n][e] *= scale;
-            if (edge) {{
-              const i64 key = start + n * 8 + pair * 2 + e % 2;
-              if (key >= a.keys{" || key > mine + m * 16 + line + e / 2 * 8" if causal else ""}) s[m][n][e] = low;
+          for (int n = 0; n < N / 8; ++n)
+            #pragma unroll
+            for (int e = 0; e < 4; ++e) {{
+              const int key = n * 8 + pair * 2 + e % 2;
+              if (key >= left{" || key > reach + e / 2 * 8" if causal else ""}) s[m][n][e] = low;
             }}
-          }}
+        }}
         #pragma unroll
         for (int h = 0; h < 2; ++h) {{
           f32 largest = top[m][h];
@@ -231,13 +230,13 @@ def forward_text(dtype: str, width: int, causal: bool, fields: tuple[str, ...]) 
           for (int n = 0; n < N / 8; ++n) largest = fmaxf(largest, fmaxf(s[m][n][2 * h], s[m][n][2 * h + 1]));
           largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
           largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
-          const f32 base = largest == low ? 0.0f : largest, shrink = power_of_2(top[m][h] - base);
+          const f32 base = largest == low ? 0.0f : largest * scale, shrink = power_of_2(fmaf(top[m][h], scale, -base));
           top[m][h] = largest;
           f32 part = 0.0f;
           #pragma unroll
           for (int n = 0; n < N / 8; ++n)
             #pragma unroll
-            for (int e = 2 * h; e < 2 * h + 2; ++e) part += s[m][n][e] = power_of_2(s[m][n][e] - base);
+            for (int e = 2 * h; e < 2 * h + 2; ++e) part += s[m][n][e] = power_of_2(fmaf(s[m][n][e], scale, -base));
           total[m][h] = fmaf(total[m][h], shrink, part);
           #pragma unroll
           for (int d = 0; d < D / 8; ++d) {{ sum[m][d][2 * h] *= shrink; sum[m][d][2 * h + 1] *= shrink; }}
@@ -275,7 +274,7 @@ def forward_text(dtype: str, width: int, causal: bool, fields: tuple[str, ...]) 
       share[h] = all == 0.0f ? 0.0f : 1.0f / all;
       // Infinity for a query that sees no key: its weights are exp(s - infinity) = 0.
       if (pair == 0 && query < a.queries)
-        a.logs[(i64)blockIdx.y * a.queries + query] = all == 0.0f ? -low : fmaf(top[m][h], {_LN_2}, logf(all));
+        a.logs[(i64)blockIdx.y * a.queries + query] = all == 0.0f ? -low : fmaf(top[m][h], (f32)a.scale, logf(all));
     }}
     store_rows<D>(out, a.out_t, sum[m], share[0], share[1], mine + m * 16, a.queries, T());
   }}
@@ -297,17 +296,18 @@ def queries_text(dtype: str, width: int, causal: bool, fields: tuple[str, ...]) 
         f32 s[2][4] = {{}}, ds[2][4] = {{}};
         times_rows<D>(s, qs[m], ks[now] + 16 * n, T());
         times_rows<D>(ds, gs[m], vs[now] + 16 * n, T());
-        const bool edge = key0 + 16 > a.keys{" || key0 + 15 > mine + m * 16" if causal else ""};
         #pragma unroll
-        for (int e = 0; e < 8; ++e) {{
-          const int h = e / 2 % 2;
-          f32 weight = power_of_2(fmaf(s[e / 4][e % 4], scale, -logs[m][h]));
-          if (edge) {{
-            const i64 key = key0 + e / 4 * 8 + pair * 2 + e % 2;
-            if (key >= a.keys{" || key > mine + m * 16 + line + h * 8" if causal else ""}) weight = 0.0f;
+        for (int e = 0; e < 8; ++e) s[e / 4][e % 4] = power_of_2(fmaf(s[e / 4][e % 4], scale, -logs[m][e / 2 % 2]));
+        if (key0 + 16 > a.keys{" || key0 + 15 > mine + m * 16" if causal else ""}) {{
+          const int left = (int)(a.keys - key0){", reach = (int)(mine + m * 16 + line - key0)" if causal else ""};
+          #pragma unroll
+          for (int e = 0; e < 8; ++e) {{
+            const int key = e / 4 * 8 + pair * 2 + e % 2;
+            if (key >= left{" || key > reach + e / 2 % 2 * 8" if causal else ""}) s[e / 4][e % 4] = 0.0f;
           }}
-          ds[e / 4][e % 4] = weight * (ds[e / 4][e % 4] - dots[m][h]);
         }}
+        #pragma unroll
+        for (int e = 0; e < 8; ++e) ds[e / 4][e % 4] = s[e / 4][e % 4] * (ds[e / 4][e % 4] - dots[m][e / 2 % 2]);
         u32 left[4];
         as_left(left, ds, T());
         times_columns<D>(sum[m], left, ks[now] + 16 * n, T());
@@ -338,6 +338,16 @@ def queries_text(dtype: str, width: int, causal: bool, fields: tuple[str, ...]) 
     return _text(name, list(fields), body)
 
 
+# Where keys are the rows: 0 for the weights of queries that do not see the key.
+_UNSEEN_QUERIES = """      if (query0 < mine + 15) {
+        const int reach = (int)(mine + line - query0);
+        #pragma unroll
+        for (int e = 0; e < 8; ++e)
+          if (e / 4 * 8 + pair * 2 + e % 2 < reach + e / 2 % 2 * 8) p[e / 4][e % 4] = 0.0f;
+      }
+"""
+
+
 @cache
 def keys_text(dtype: str, width: int, causal: bool, fields: tuple[str, ...]) -> tuple[str, str]:
     """The name and the text of the kernel that makes dk and dv."""
@@ -351,12 +361,12 @@ def keys_text(dtype: str, width: int, causal: bool, fields: tuple[str, ...]) -> 
       times_rows<D>(ds, own_v, gs[now] + 16 * n, T());
       #pragma unroll
       for (int e = 0; e < 8; ++e) {{
-        const int at = n * 16 + e / 4 * 8 + pair * 2 + e % 2;
-        f32 weight = power_of_2(fmaf(p[e / 4][e % 4], scale, -logs[now][at] * {_LOG2_E}));
-        {"if (query0 < mine + 15 && start + at < mine + line + e / 2 % 2 * 8) weight = 0.0f;" if causal else ""}
-        p[e / 4][e % 4] = weight;
-        ds[e / 4][e % 4] = weight * (ds[e / 4][e % 4] - dots[now][at]);
+        const f32 log = logs[now][n * 16 + e / 4 * 8 + pair * 2 + e % 2] * {_LOG2_E};
+        p[e / 4][e % 4] = power_of_2(fmaf(p[e / 4][e % 4], scale, -log));
       }}
+{_UNSEEN_QUERIES if causal else ""}      #pragma unroll
+      for (int e = 0; e < 8; ++e)
+        ds[e / 4][e % 4] = p[e / 4][e % 4] * (ds[e / 4][e % 4] - dots[now][n * 16 + e / 4 * 8 + pair * 2 + e % 2]);
       u32 left[4];
       as_left(left, p, T());
       times_columns<D>(sum_v, left, gs[now] + 16 * n, T());
