@@ -60,13 +60,13 @@ def scaled_dot_product_attention(
     return apply(REGISTRY["attention"], (query, key, value, mask), attrs)[0]  # type: ignore[no-any-return]
 
 
-# On a GPU, float32 is computed in tiles from this many scores of one head on: before, two products of matrices are faster.
+# On a GPU, float32 is computed in tiles from so many scores of a head on; with fewer, matrix products are faster.
 _MANY_SCORES = 2048 * 2048
 _TILED_FEATURES = (32, 64, 128)
 
 
 def _in_tiles(x: Tensor, queries: int, keys: int) -> bool:
-    """Is attention of rows like these without a matrix of weights in memory? On a GPU, where there are kernels for it."""
+    """Is attention of such rows without a matrix of weights in memory? On a GPU, where there are kernels for it."""
     if not x.is_cuda or x.shape[-1] not in _TILED_FEATURES:
         return False
     return x.dtype in NARROW or (x.dtype is float32 and queries * keys >= _MANY_SCORES)
@@ -100,8 +100,8 @@ def self_attention(packed: Tensor, mask: Tensor | None, dropout_p: float, is_cau
     The result lies in memory as they do.
     """
     if mask is None and not dropout_p and _in_tiles(packed, packed.shape[-4], packed.shape[-4]):
-        parts = (part.transpose(-2, -3) for part in packed.unbind(-3))
-        return _tiled(*parts, None, is_causal).transpose(-2, -3)
+        query, key, value = (part.transpose(-2, -3) for part in packed.unbind(-3))
+        return _tiled(query, key, value, None, is_causal).transpose(-2, -3)
     attrs = attention_settings(packed.shape[-1], None, is_causal, dropout_p)
     given = no_mask(packed) if mask is None else mask
     return apply(REGISTRY["self_attention"], (packed, given), attrs)[0]  # type: ignore[no-any-return]

@@ -39,7 +39,8 @@ def attend(xp: Any, q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> tu
     if not q.shape[:-2] == k.shape[:-2] == v.shape[:-2] or not q.dtype == k.dtype == v.dtype:
         raise ValueError("they do not fit")
     if q.dtype.char == "e":
-        out, logs = attend(xp, *(x.astype(np.float32) for x in (q, k, v)), scale=scale, causal=causal)
+        q, k, v = (x.astype(np.float32) for x in (q, k, v))
+        out, logs = attend(xp, q, k, v, scale=scale, causal=causal)
         return out.astype(np.float16), logs
     if not q.size or not k.size:
         return xp.zeros(q.shape, q.dtype), xp.full(q.shape[:-1], math.inf, q.dtype)
@@ -55,8 +56,8 @@ def gradients(
 ) -> tuple[Any, Any, Any]:
     """The backward pass in one piece."""
     if q.dtype.char == "e":
-        wide = (x.astype(np.float32) for x in (g, q, k, v, out))
-        made = gradients(xp, *wide, logs, scale=scale, causal=causal)
+        g, q, k, v, out = (x.astype(np.float32) for x in (g, q, k, v, out))
+        made = gradients(xp, g, q, k, v, out, logs, scale=scale, causal=causal)
         return made[0].astype(np.float16), made[1].astype(np.float16), made[2].astype(np.float16)
     weights = xp.exp(_scores(xp, q, k, scale, causal) - logs[..., None])
     dots = xp.sum(g * out, axis=-1, keepdims=True)

@@ -140,26 +140,28 @@ def _in_one_piece(b: Any, name: str, function: Any, *arrays: Any, **attrs: Any) 
 
 
 @on_cuda("attention_in_tiles", bfloat16=True)
-def _attention_in_tiles(b: Any, q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> tuple[Any, ...]:
+def _attention_in_tiles(b: Any, q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
     _fitting(q, k, v)
     if not _has_kernels(b, q, k, v, scale):
         return _in_one_piece(b, "attention_in_tiles", attend, q, k, v, scale=scale, causal=causal)
-    given = [_in_rows(b, x) for x in (q, k, v)]
-    out, logs = _made_like(b, given[0]), b.empty(q.shape[:-1], np.dtype(np.float32))
-    kernels.forward(b.launcher, *given, out, logs, scale, causal)
+    q_rows, k_rows, v_rows = (_in_rows(b, x) for x in (q, k, v))
+    out, logs = _made_like(b, q_rows), b.empty(q.shape[:-1], np.dtype(np.float32))
+    kernels.forward(b.launcher, q_rows, k_rows, v_rows, out, logs, scale, causal)
     return out.reshape(q.shape), logs
 
 
 @on_cuda("attention_in_tiles_backward", bfloat16=True)
 def _attention_in_tiles_backward(
     b: Any, g: Any, q: Any, k: Any, v: Any, out: Any, logs: Any, *, scale: float, causal: bool
-) -> tuple[Any, ...]:
+) -> Any:
     if not _has_kernels(b, q, k, v, scale):
-        return _in_one_piece(b, "attention_in_tiles_backward", gradients, g, q, k, v, out, logs, scale=scale, causal=causal)
-    rows, *given, whole = (_in_rows(b, x) for x in (g, q, k, v, out))
-    made = [_made_like(b, x) for x in given]
-    kernels.backward(b.launcher, *given, whole, b.in_c_order(logs), rows, *made, scale, causal)
-    return tuple([x.reshape(own.shape) for x, own in zip(made, (q, k, v), strict=True)])
+        given = (g, q, k, v, out, logs)
+        return _in_one_piece(b, "attention_in_tiles_backward", gradients, *given, scale=scale, causal=causal)
+    shapes, rows = (q.shape, k.shape, v.shape), [_in_rows(b, x) for x in (q, k, v, out, g)]
+    made = [_made_like(b, x) for x in rows[:3]]
+    q, k, v, whole, g = rows
+    kernels.backward(b.launcher, q, k, v, whole, b.in_c_order(logs), g, made[0], made[1], made[2], scale, causal)
+    return tuple([x.reshape(shape) for x, shape in zip(made, shapes, strict=True)])
 
 
 @on_cuda("self_attention")

@@ -32,7 +32,7 @@ def _within_loop(dtype: str) -> Loop:
 
 
 def _within(b: Any, x: Any, low: int, end: int, spared: int | None = None) -> Any:
-    """Whether all whole numbers of x are in low … end - 1, or equal to `spared`: one launch, which nothing waits for."""
+    """Whether all whole numbers of x are in low … end - 1, or equal to `spared`: one launch."""
     spared = low if spared is None else spared
     kernel = b.kernel(_within_loop(OF_NUMPY[x.dtype])) if x.size else None
     if kernel is None:

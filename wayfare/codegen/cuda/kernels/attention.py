@@ -4,8 +4,8 @@
     backward(launcher, q, k, v, out, logs, g, dq, dk, dv, scale, causal)
 
 Arrays are [batch, heads, length, width] of float32, float16 or bfloat16 with contiguous rows of width 32, 64 or 128;
-other strides are free, and `scale` is positive. `logs`, float32 [batch, heads, queries], keeps the logarithm of each row's sum for backward.
-With `causal` query i sees the keys 0 … i. A query that sees no key gets zeros.
+other strides are free, and `scale` is positive. `logs`, float32 [batch, heads, queries], keeps the logarithm of each
+row's sum for backward. With `causal` query i sees the keys 0 … i. A query that sees no key gets zeros.
 
 A block has a tile of queries and passes over tiles of keys in shared memory; maximum and sum of each row are corrected
 as larger scores come. Backward computes the weights again, once for each tile of queries (dq) and once for each tile
@@ -21,7 +21,7 @@ from typing import Any
 from wayfare.codegen.cuda.kernels import attention_half as half
 from wayfare.codegen.cuda.kernels.routine import kernel_text, pointers, run
 from wayfare.codegen.cuda.launch import Launcher
-from wayfare.codegen.cuda.types import TYPES, narrowed
+from wayfare.codegen.cuda.types import TYPES
 from wayfare.codegen.loop.expr import OF_NUMPY
 from wayfare.core.errors import LoopError
 

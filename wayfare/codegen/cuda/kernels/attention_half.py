@@ -5,8 +5,8 @@ Products are `mma` of 16 × 8 results over 16 values, summed in float32. A warp 
 left of a product is in the registers of the lane that needs it for the next one, so weights never leave the registers:
 where keys are the rows, transposed scores are computed.
 
-A lane is at place `line` = lane / 4 and `pair` = lane % 4: of a result of 16 × 8 it has columns 2 pair and 2 pair + 1 of
-rows line and line + 8. Needs a GPU of compute capability 8.0.
+A lane is at place `line` = lane / 4 and `pair` = lane % 4: of a result of 16 × 8 it has columns 2 pair and 2 pair + 1
+of rows line and line + 8. Needs a GPU of compute capability 8.0.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HELPERS = """#ifndef WAYFARE_MMA
 #define WAYFARE_MMA
 #ifdef __CUDACC__
 __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
-// Four matrices of 8 × 8 from shared memory: lane l gives the address of row l % 8 of matrix l / 8, and gets the elements
+// Four matrices of 8 × 8 from shared memory: lane l gives the address of row l % 8 of matrix l / 8, and gets elements
 // 2 pair and 2 pair + 1 of row `line` of each; of column `line` if they are transposed.
 template <bool TRANSPOSED> __device__ __forceinline__ void load_matrices(u32* r, const void* row) {
   if (TRANSPOSED)
@@ -64,10 +64,12 @@ __device__ __forceinline__ u32 two(f32 low, f32 high, f16) {
 __device__ __forceinline__ u32 two(f32 low, f32 high, bf16) {
   u32 d; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low)); return d;
 }
-__device__ __forceinline__ f32 power_of_2(f32 x) { f32 y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+__device__ __forceinline__ f32 power_of_2(f32 x) {
+  f32 y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y;
+}
 #else
-__device__ __forceinline__ u32 two(f32 low, f32 high, f16) { return to_f16(low).bits | (u32)to_f16(high).bits << 16; }
-__device__ __forceinline__ u32 two(f32 low, f32 high, bf16) { return to_bf16(low).bits | (u32)to_bf16(high).bits << 16; }
+inline u32 two(f32 low, f32 high, f16) { return to_f16(low).bits | (u32)to_f16(high).bits << 16; }
+inline u32 two(f32 low, f32 high, bf16) { return to_bf16(low).bits | (u32)to_bf16(high).bits << 16; }
 __device__ __forceinline__ f32 power_of_2(f32 x) { return exp2f(x); }
 __device__ __forceinline__ void multiply_add(f32* c, const u32* a, const u32* b, f16) {
   emulated_mma(c, a, b, [](u16 x) { return to_f32(f16{x}); });
@@ -83,7 +85,10 @@ template <int ROWS, int D, class T> __device__ __forceinline__ void copy_tile(u1
   const int left = count - first < ROWS ? (int)(count - first) : ROWS;
   const T* p = from + (first + row) * step + at;
   #pragma unroll
-  for (int k = 0; k < ROWS; k += each, p += each * step) copy_16(&to[k + row][at], k + row < left ? p : from, k + row < left);
+  for (int k = 0; k < ROWS; k += each, p += each * step) {
+    const bool there = k + row < left;
+    copy_16(&to[k + row][at], there ? p : from, there);
+  }
 }
 // 16 rows of a matrix in registers, as the left side of products.
 template <int D, class T> __device__ __forceinline__ void load_rows(u32 (*to)[4], const T* from, i64 step, i64 first,
@@ -97,7 +102,8 @@ template <int D, class T> __device__ __forceinline__ void load_rows(u32 (*to)[4]
   }
 }
 // c, 16 × 16, += the rows in `a` times 16 rows of a tile, transposed.
-template <int D, class T> __device__ __forceinline__ void times_rows(f32 (*c)[4], const u32 (*a)[4], u16 (*tile)[D + 8], T t) {
+template <int D, class T>
+__device__ __forceinline__ void times_rows(f32 (*c)[4], const u32 (*a)[4], u16 (*tile)[D + 8], T t) {
   const int lane = threadIdx.x % 32;
   #pragma unroll
   for (int d = 0; d < D / 16; ++d) {
@@ -108,7 +114,8 @@ template <int D, class T> __device__ __forceinline__ void times_rows(f32 (*c)[4]
   }
 }
 // c, 16 × D, += `a`, 16 × 16, times 16 rows of a tile.
-template <int D, class T> __device__ __forceinline__ void times_columns(f32 (*c)[4], const u32* a, u16 (*tile)[D + 8], T t) {
+template <int D, class T>
+__device__ __forceinline__ void times_columns(f32 (*c)[4], const u32* a, u16 (*tile)[D + 8], T t) {
   const int lane = threadIdx.x % 32;
   #pragma unroll
   for (int d = 0; d < D / 16; ++d) {
@@ -124,8 +131,8 @@ template <class T> __device__ __forceinline__ void as_left(u32* a, const f32 (*c
   a[2] = two(c[1][0], c[1][1], t); a[3] = two(c[1][2], c[1][3], t);
 }
 // 16 rows of a result of 16 × D to memory.
-template <int D, class T> __device__ __forceinline__ void store_rows(T* to, i64 step, const f32 (*c)[4], f32 factor, f32 other,
-                                                                     i64 first, i64 count, T t) {
+template <int D, class T> __device__ __forceinline__ void store_rows(T* to, i64 step, const f32 (*c)[4], f32 factor,
+                                                                     f32 other, i64 first, i64 count, T t) {
   #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const i64 row = first + threadIdx.x % 32 / 4 + h * 8;
@@ -164,7 +171,8 @@ def _start(dtype: str, width: int, tiles: str, each: int, read: str, made: str) 
     lines = [f"typedef {dtype} T;", f"const int D = {width}, N = {_TILE[width]}, M = {each};",
              "const int warp = threadIdx.x / 32, line = threadIdx.x % 32 / 4, pair = threadIdx.x % 4;",
              "const i64 head = blockIdx.y % a.heads, batch = blockIdx.y / a.heads;",
-             f"const f32 low = __int_as_float((i32)0xff800000u), scale = (f32)(a.scale * 1.4426950408889634);"]  # fmt: skip
+             "const f32 low = __int_as_float((i32)0xff800000u);",
+             "const f32 scale = (f32)(a.scale * 1.4426950408889634);"]  # fmt: skip
     lines += [f"const T* {name} = {_matrix(name)};" for name in read.split()]
     lines += [f"T* {name} = {_matrix(name)};" for name in made.split()]
     lines += [f"alignas(16) __shared__ u16 {name}s[2][N][D + 8];" for name in tiles.split()]
@@ -374,13 +382,13 @@ def keys_text(dtype: str, width: int, causal: bool, fields: tuple[str, ...]) -> 
       times_columns<D>(sum_k, left, qs[now] + 16 * n, T());
     }}
 """
-    more = f"""
-      if (threadIdx.x < N) {{
+    more = """
+      if (threadIdx.x < N) {
         const bool there = next + threadIdx.x < a.queries;
         const i64 at = (i64)blockIdx.y * a.queries + (there ? next + threadIdx.x : 0);
         copy_4(&logs[into][threadIdx.x], a.logs + at, there);
         copy_4(&dots[into][threadIdx.x], a.dots + at, there);
-      }}"""
+      }"""
     begin = f"{'first / N * N' if causal else '0'}"
     body = _start(dtype, width, "q g", 1, "q k v g", "dk dv") + f"""  __shared__ f32 logs[2][N], dots[2][N];
   const i64 first = (i64)blockIdx.x * {KEYS}, mine = first + warp * 16;
@@ -388,7 +396,8 @@ def keys_text(dtype: str, width: int, causal: bool, fields: tuple[str, ...]) -> 
   load_rows<D>(own_k, k, a.k_t, mine, a.keys);
   load_rows<D>(own_v, v, a.v_t, mine, a.keys);
   f32 sum_k[D / 8][4] = {{}}, sum_v[D / 8][4] = {{}};
-{_passing("q g", "a.queries", begin, "a.queries", more, used)}  store_rows<D>(dk, a.dk_t, sum_k, (f32)a.scale, (f32)a.scale, mine, a.keys, T());
+{_passing("q g", "a.queries", begin, "a.queries", more, used)}
+  store_rows<D>(dk, a.dk_t, sum_k, (f32)a.scale, (f32)a.scale, mine, a.keys, T());
   store_rows<D>(dv, a.dv_t, sum_v, 1.0f, 1.0f, mine, a.keys, T());
 """  # fmt: skip
     return _text(name, list(fields), body)

@@ -62,9 +62,9 @@ class _Matrix:
     """How a matrix of the product is read.
 
     - `row`, `slice`: statements that set `base` from the index `row`, and `off` from the index `k`: the address of an
-      element is their sum. They also set the parts of its place in the image, r0, r1, … and s0, s1, …, if it has `places`.
-    - `places`: the sizes of the image along its axes; () for a matrix that is an array as it lies. `strides`: what a sum
-      of r and s must be a multiple of, and is divided by.
+      element is their sum. If it has `places`, they also set r0, r1, … and s0, s1, …, which add up to its place.
+    - `places`: the sizes of the image along its axes; () for a matrix that is an array as it lies.
+    - `strides`: what a sum of r and s must be a multiple of, and is divided by.
     - `along_k`: neighbouring threads load along k, else along the rows.
     """
 
@@ -78,7 +78,7 @@ class _Matrix:
 
 @dataclass(frozen=True)
 class _Store:
-    """Where the element (m, n) of the product belongs: `row` sets `base` from m, and neighbours along n are `step` apart.
+    """Where an element (m, n) of the product belongs: `row` sets `base` from m, neighbours along n are `step` apart.
     `more` are statements that change `value` before it is stored, unless it is only a part."""
 
     array: str
@@ -115,7 +115,8 @@ class _Text:
         """The body of a kernel: `sizes` declares M, N, K."""
         tile_m = _tile_m(self.dtype)
         both = ((left, "A", "m", tile_m), (right, "B", "n", _TILE_N))
-        shared = [f"  alignas(32) __shared__ {self.wide} as[2][{_SLICE}][{tile_m + 4}], bs[2][{_SLICE}][{_TILE_N + 4}];"]
+        shared = [f"  alignas(32) __shared__ {self.wide} {name}[2][{_SLICE}][{tile + 4}];"
+                  for name, tile in (("as", tile_m), ("bs", _TILE_N))]  # fmt: skip
         rows, slices, loads, kept = [], [], [], []
         for matrix, name, limit, tile in both:
             shared.append(f"  __shared__ i64 row{name}[{tile}], off{name}[2][{_SLICE}];")
@@ -136,7 +137,8 @@ class _Text:
   const i64 first_m = (i64)blockIdx.x * {tile_m}, first_n = (i64)blockIdx.y * {_TILE_N};
   const i64 chunk = (K + a.parts - 1) / a.parts, begin = part * chunk, end = begin + chunk < K ? begin + chunk : K;
 {newline.join(shared)}
-  {self.wide} sum[{4 * quads_m}][{4 * quads_n}], next_A[{tile_m * _SLICE // _THREADS}], next_B[{_TILE_N * _SLICE // _THREADS}];
+  {self.wide} sum[{4 * quads_m}][{4 * quads_n}];
+  {self.wide} next_A[{tile_m * _SLICE // _THREADS}], next_B[{_TILE_N * _SLICE // _THREADS}];
   #pragma unroll
   for (int i = 0; i < {4 * quads_m}; ++i)
     #pragma unroll
@@ -292,8 +294,8 @@ def input_text(dtype: str, dims: int, strided: bool) -> tuple[str, str]:
     strides = tuple(f"a.stride{d}" for d in range(dims)) if strided else ()
     left = _Matrix("g", rows, slices, False, tuple(t.out), strides)
     right = _Matrix("w", f"base = row * {t.kernels};",
-                    f"off = (group * a.filters + k / (u32)({t.kernels})) * a.channels * {t.kernels} + k % (u32)({t.kernels});",
-                    True)  # fmt: skip
+                    f"const u32 each = {t.kernels}; "
+                    "off = (group * a.filters + k / each) * a.channels * each + k % each;", True)  # fmt: skip
     store = _Store("dx", f"const i64 picture = m / ({t.images}), base = m + (picture * (a.groups * a.channels - 1) + "
                          f"group * a.channels) * {t.images};", t.images)  # fmt: skip
     sizes = f"const i64 M = a.batch * {t.images}, N = a.channels, K = a.filters * {t.kernels};"
@@ -307,7 +309,8 @@ def weight_text(dtype: str, dims: int) -> tuple[str, str]:
     t = _Text(dtype, dims)
     name = f"conv{dims}_dw_{dtype}"
     left = _Matrix("g", f"base = (group * a.filters + row) * {t.outs};",
-                   f"off = k / (u32)({t.outs}) * a.groups * a.filters * {t.outs} + k % (u32)({t.outs});", True)  # fmt: skip
+                   f"const u32 each = {t.outs}; "
+                   "off = k / each * a.groups * a.filters * each + k % each;", True)  # fmt: skip
     rows = (f"{t.split('row', 'c', 'k', t.kernel, 'i64')} base = (group * a.channels + c) * {t.images}; "
             + t.placed("r", "k{d} * a.dilation{d} - a.padding{d}"))  # fmt: skip
     slices = (f"{t.split('k', 'b', 'p', t.out, 'u32')} off = b * a.groups * a.channels * {t.images}; "
@@ -315,7 +318,8 @@ def weight_text(dtype: str, dims: int) -> tuple[str, str]:
     right = _Matrix("x", rows, slices, True, tuple(t.image))
     sizes = f"const i64 M = a.filters, N = a.channels * {t.kernels}, K = a.batch * {t.outs};"
     fields = [f"const {dtype}* x", f"const {dtype}* g", f"{dtype}* dw", f"{t.wide}* table", *t.fields()]
-    return name, kernel_text(name, fields, t.product(sizes, left, right, _Store("dw", "const i64 base = (group * M + m) * N;", "1")))
+    store = _Store("dw", "const i64 base = (group * M + m) * N;", "1")
+    return name, kernel_text(name, fields, t.product(sizes, left, right, store))
 
 
 @cache
