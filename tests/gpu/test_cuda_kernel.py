@@ -121,7 +121,7 @@ def test_transposed_inputs_give_transposed_outputs():
 
 FORMS = [((9, 20), 1, "lanes", 1), ((9, 3), 1, "lanes", 1), ((40, 80), 1, "lanes", 1), ((40, 97), 1, "block", 1),
          ((3, 400), 1, "block", 2), ((1, 5000), 1, "block", 2),
-         ((33, 40), 0, "column", 2), ((400, 500), 0, "column", 1),
+         ((33, 40), 0, "column", 2), ((400, 500), 0, "column", 2), ((60, 500), 0, "column", 1),
          ((5, 33, 40), 1, "column", 1), ((3, 4, 5), (0, 1, 2), "lanes", 1)]  # fmt: skip
 
 

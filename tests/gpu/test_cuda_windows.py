@@ -183,9 +183,9 @@ def test_a_convolution_of_integers_wraps():
 @needs_nvrtc
 @pytest.mark.parametrize("dims", [1, 2, 3])
 def test_windows_compile(dims):
-    makers = (conv.forward_text, conv.input_text, conv.weight_text, pooling.sum_text, pooling.sum_gradient_text)
+    makers = (conv.forward_text, conv.weight_text, pooling.sum_text, pooling.sum_gradient_text)
     dtypes = ("f32", "f64", "f16", "bf16", "i32")
     texts = [make(dtype, dims)[1] for make in makers for dtype in dtypes]
-    texts += [make(dtype, dims, cells)[1] for make in (pooling.max_text, pooling.max_gradient_text)
-              for dtype in dtypes for cells in (False, True)]  # fmt: skip
+    texts += [make(dtype, dims, way)[1] for make in (pooling.max_text, pooling.max_gradient_text, conv.input_text)
+              for dtype in dtypes for way in (False, True)]  # fmt: skip
     assert b".entry" in nvrtc.nvrtc().compile("\n".join([*texts, conv.parts_text("f32")]), "compute_90")

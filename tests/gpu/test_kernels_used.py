@@ -26,11 +26,18 @@ def run(launched, counts, function, *given):
     return forward, list(launched)
 
 
-def test_a_convolution_is_one_launch_and_its_gradients_are_three(launched, counts):
+def test_a_convolution_is_one_launch_and_so_is_each_gradient(launched, counts):
     x, w, bias = on_device(2, 3, 6, 5), on_device(4, 3, 3, 3), on_device(4)
     forward, backward = run(launched, counts, lambda *a: F.conv2d(*a, stride=2, padding=1), x, w, bias)
     assert forward == ["conv2_f32"]
-    assert {"conv2_dx_f32", "conv2_dw_f32", "conv_parts_f32"} <= set(backward)
+    assert [name for name in backward if "conv" in name] == ["conv2_dx_f32_strided", "conv2_dw_f32"]
+
+
+def test_a_convolution_of_few_tiles_is_split_along_its_sum(launched, counts):
+    x, w = on_device(1, 40, 4, 4), on_device(3, 40, 3, 3)
+    forward, backward = run(launched, counts, lambda *a: F.conv2d(*a, padding=1), x, w)
+    assert forward == ["conv2_f32", "conv_parts_f32"]
+    assert [name for name in backward if "conv" in name] == ["conv2_dx_f32", "conv2_dw_f32"]
 
 
 @pytest.mark.parametrize("pool, name", [
@@ -64,12 +71,63 @@ def test_a_compiled_convolution_uses_the_same_kernels(launched):
     assert wf.allclose(made, want, rtol=1e-4, atol=1e-5)
 
 
+ATTENTION = ["attention_{}_32_causal", "attention_dots_{}_32", "attention_dq_{}_32_causal", "attention_dk_{}_32_causal"]
+
+
+@pytest.mark.parametrize("dtype, name", [(wf.bfloat16, "bf16"), (wf.float16, "f16"), (wf.float32, "f32")])
+def test_attention_keeps_no_matrix_of_weights(launched, counts, monkeypatch, dtype, name):
+    monkeypatch.setattr("wayfare.nn.functional.attention._MANY_SCORES", 33 * 33)
+
+    def attend(*given):
+        return F.scaled_dot_product_attention(*given, is_causal=True)
+
+    given = [wf.randn(2, 2, 33, 32).to(dtype).requires_grad_() for _ in range(3)]
+    there = [t.detach().to("cuda").requires_grad_() for t in given]
+    attend(*there)
+    launched.clear()
+    counts.reset()
+    out = attend(*there)
+    out.backward(wf.ones_like(out))
+    assert launched == [each.format(name) for each in ATTENTION] and counts.crossings() == 0
+    attend(*given).backward(wf.ones(2, 2, 33, 32, dtype=dtype))
+    close = 1e-4 if dtype is wf.float32 else 0.03
+    for got, want in zip(there, given, strict=True):
+        assert wf.allclose(got.grad.cpu().float(), want.grad.float(), rtol=close, atol=close)
+
+
+@pytest.mark.filterwarnings("error")
+def test_compiled_attention_uses_the_same_forward_kernel(launched):
+    @wf.compile
+    def step(q, k, v):
+        loss = F.scaled_dot_product_attention(q, k, v).float().square().sum()
+        return wf.autograd.grad(loss, [q, k, v])
+
+    for seed in range(3):
+        wf.manual_seed(seed)
+        given = [wf.randn(1, 2, 20, 32).to(wf.bfloat16).to("cuda").requires_grad_() for _ in range(3)]
+        launched.clear()
+        made = step(*given)
+    assert "attention_bf16_32_full" in launched
+    out = F.scaled_dot_product_attention(*given).float().square().sum()
+    for got, want in zip(made, wf.autograd.grad(out, given), strict=True):
+        assert wf.allclose(got.float(), want.float(), rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("mask, p", [(True, 0.0), (False, 0.5)])
+def test_attention_with_a_mask_or_dropout_keeps_its_weights(launched, mask, p):
+    given = [wf.randn(1, 1, 8, 32).to(wf.bfloat16).to("cuda") for _ in range(3)]
+    seen = wf.ones(8, 8, dtype=wf.bool).tril().to("cuda") if mask else None
+    F.scaled_dot_product_attention(*given, seen, p)
+    assert not [name for name in launched if "attention" in name]
+
+
 def test_rows_are_gathered_and_added_by_kernels(launched, counts):
     index = wf.tensor([[3, 0], [3, 3]]).to("cuda")
     forward, backward = run(launched, counts, lambda w: F.embedding(index, w), on_device(5, 4))
-    assert forward == ["gather_rows16"] and "add_rows_f32" in backward
+    # The first launch asks whether the indices are in range.
+    assert forward[1:] == ["gather_rows16"] and "add_rows_f32" in backward
     forward, backward = run(launched, counts, lambda x: x[index], on_device(5, 3))
-    assert forward == ["gather_rows4"] and "add_rows_f32" in backward
+    assert forward[1:] == ["gather_rows4"] and "add_rows_f32" in backward
     forward, backward = run(launched, counts, lambda x: x.gather(1, index), on_device(2, 4))
     assert "add_rows_f32" in backward
 

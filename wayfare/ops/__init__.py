@@ -4,7 +4,7 @@ Importing this package fills the registry.
 """
 # ruff: noqa: F401
 
-from wayfare.ops.contraction import attention, cross, einsum, matmul, ragged_attention
+from wayfare.ops.contraction import attention, attention_in_tiles, cross, einsum, matmul, ragged_attention
 from wayfare.ops.elementwise import activation, arithmetic, bitwise, polynomials, rounding, special, transcendental
 from wayfare.ops.indexing import advanced, classes, scatter, search, segments
 from wayfare.ops.linalg import decompositions, lu, matrix_function, solve, svd

@@ -159,6 +159,47 @@ static inline unsigned short float_to_half_bits(float x) {
   return (unsigned short)(sign | ((low + 0xfffu + (low >> 13 & 1)) >> 13) - (112u << 10));
 }
 
+// -- tensor cores: what the lanes of a warp have is put into a table that all of them read
+
+template <class W> static const W* shared_by_warp(const W& mine) {
+  // Two tables in turn, as for shuffles.
+  static W tables[2][MOST_THREADS];
+  static unsigned turns[MOST_THREADS];
+  W* const table = tables[turns[current]++ % 2];
+  table[current] = mine;
+  back_to_scheduler(AT_WARP);
+  return table + current / WARP * WARP;
+}
+template <bool TRANSPOSED> static void load_matrices(unsigned* r, const void* row) {
+  const unsigned line = current % WARP / 4, pair = current % 4;
+  const unsigned short* const* rows = (const unsigned short* const*)shared_by_warp(row);
+  for (int k = 0; k < 4; ++k) {
+    const unsigned short* const* own = rows + 8 * k;
+    r[k] = TRANSPOSED ? own[2 * pair][line] | (unsigned)own[2 * pair + 1][line] << 16
+                      : own[line][2 * pair] | (unsigned)own[line][2 * pair + 1] << 16;
+  }
+}
+// The product of a, 16 × 16, and b, 16 × 8, in the registers where `mma` has them.
+template <class F> static void emulated_mma(float* c, const unsigned* a, const unsigned* b, F value) {
+  struct Part { unsigned a[4], b[2]; };
+  const unsigned line = current % WARP / 4, pair = current % 4;
+  const Part* parts = shared_by_warp(Part{{a[0], a[1], a[2], a[3]}, {b[0], b[1]}});
+  for (unsigned e = 0; e < 4; ++e)
+    for (unsigned k = 0; k < 16; ++k) {
+      const unsigned left = parts[line * 4 + k % 8 / 2].a[k / 8 * 2 + e / 2];
+      const unsigned right = parts[(2 * pair + e % 2) * 4 + k % 8 / 2].b[k / 8];
+      c[e] += value((unsigned short)(left >> k % 2 * 16)) * value((unsigned short)(right >> k % 2 * 16));
+    }
+}
+static inline void copy_16(void* to, const void* from, bool there) {
+  if (there) memcpy(to, from, 16); else memset(to, 0, 16);
+}
+static inline void copy_4(void* to, const void* from, bool there) {
+  if (there) memcpy(to, from, 4); else memset(to, 0, 4);
+}
+static inline void end_of_copies() {}
+template <int LEFT> static void wait_for_copies() {}
+
 // -- functions that CUDA has and the C library lacks
 
 static inline double erfcinv_(double q) {

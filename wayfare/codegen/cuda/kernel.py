@@ -22,7 +22,6 @@ from wayfare.codegen.cuda import layout as layouts
 from wayfare.codegen.cuda.launch import Launcher
 from wayfare.codegen.cuda.layout import Arrangement, Launch, Layout
 from wayfare.codegen.cuda.nest import check_known, fields, kernel_name, text
-from wayfare.codegen.loop.expr import NUMPY
 from wayfare.codegen.loop.call import PLANS, CallableLoop, broadcast, check_outputs, row_axes, row_shapes
 from wayfare.codegen.loop.expr import NUMPY
 from wayfare.codegen.loop.language import Loop, exact, validate
@@ -279,18 +278,19 @@ class CudaKernel(CallableLoop):
         return out
 
 
-_kernels: WeakKeyDictionary[Any, dict[str, CudaKernel]] = WeakKeyDictionary()
+# By the loop itself, and by its text for loops that are equal.
+_kernels: WeakKeyDictionary[Any, dict[Loop | str, CudaKernel]] = WeakKeyDictionary()
 
 
 def build(loop: Loop, launcher: Launcher) -> CudaKernel:
     """The kernel of a loop on a launcher's device. Equal loops share one kernel."""
     known = _kernels.setdefault(launcher, {})
-    key = exact(loop)
-    found = known.get(key)
+    found = known.get(loop)
     if found is None:
         if len(known) >= _KERNELS:
             known.clear()
-        found = known[key] = CudaKernel(loop, launcher)
+        key = exact(loop)
+        found = known[loop] = known[key] = known.get(key) or CudaKernel(loop, launcher)
     return found
 
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from wayfare.codegen.cuda.prelude import COLUMN_ROWS, COLUMN_THREADS
-from wayfare.codegen.loop.expr import NUMPY
+from wayfare.codegen.loop.expr import NUMPY, walk
 from wayfare.codegen.loop.language import Loop, Reduction
 from wayfare.codegen.loop.layout import Axis, Shape, axes_of, joined
 
@@ -26,6 +26,10 @@ from wayfare.codegen.loop.layout import Axis, Shape, axes_of, joined
 _NARROW = 2**30
 # The bytes of one load.
 _LOAD_BYTES = 16
+# Registers hold a row of this many loads of each thread, from this many inputs, in teams of up to this many threads.
+_HELD, _HELD_INPUTS, HELD_THREADS = 4, 4, 512
+# How many blocks keep a processor busy with loads.
+_BLOCKS_EACH = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,7 @@ class Layout:
     - `vector`: how many elements are loaded at once; `classes` then says for each operand whether it is contiguous
       (c), broadcast (b) or per row (r) along the elements. `tail`: the last group may be shorter.
     - `part`: None for the whole loop; with chunks the number of a stage, or the number of stages for the results.
+    - `held`: the most groups of elements of a thread, if a row fits in the registers of its team; else 0.
     """
 
     form: str
@@ -67,6 +72,7 @@ class Layout:
     classes: str = ""
     tail: bool = False
     part: int | None = None
+    held: int = 0
 
 
 @dataclass(slots=True)
@@ -207,6 +213,10 @@ def rows(
     alignment = _alignment(vector, classes, itemsizes)
     chunks = _chunks(form, tiles, length, limits)
     if chunks < 2:
+        if form == "block" and held_inputs(loop, layout):
+            team = next((t for t in (limits.block, min(2 * limits.block, HELD_THREADS)) if groups <= _HELD * t), 0)
+            if team:
+                layout, block = replace(layout, held=_HELD), (team, 1, 1)
         return Arrangement([Launch(layout, (blocks, 1, 1), block, values)], alignment)
     values["chunk"] = -(-groups // chunks)
     values["chunks"] = -(-groups // values["chunk"])
@@ -235,9 +245,24 @@ def _across(
     return best if best is not None and contiguous(best) > contiguous(inner[-1]) else None
 
 
+def held_inputs(loop: Loop, layout: Layout) -> list[int]:
+    """The inputs that threads hold in registers: read in groups and, if there are several stages, by more than one."""
+    if layout.vector == 1:
+        return []
+    reads = [{e.value for e in walk(*stage.values) if e.op == "load"} for stage in loop.stages]
+    found = [k for k in range(len(loop.inputs))
+             if layout.classes[k] == "c" and sum(k in read for read in reads) >= min(2, len(reads))]  # fmt: skip
+    return found if len(found) <= _HELD_INPUTS else []
+
+
 def _chunks(form: str, tiles: int, length: int, limits: Limits) -> int:
     """Into how many chunks to split every row, so that all processors have work; 1 for no split."""
-    if form == "lanes" or 2 * tiles > limits.processors:
+    few = 2 * tiles <= limits.processors
+    if form == "column":
+        # Its one load at a time needs more threads, and a second launch pays for longer rows only.
+        least = limits.column_chunk if few else 4 * limits.column_chunk
+    elif form == "block" and few:
+        least = limits.chunk
+    else:
         return 1
-    least = limits.column_chunk if form == "column" else limits.chunk
-    return min(2 * limits.processors // tiles, length // least)
+    return min(_BLOCKS_EACH * limits.processors // tiles, length // least)

@@ -13,7 +13,7 @@ from dataclasses import fields as fields_of
 
 from wayfare.codegen.cuda.expr import Body
 from wayfare.codegen.cuda.functions import is_built_in
-from wayfare.codegen.cuda.layout import Layout, operand_names
+from wayfare.codegen.cuda.layout import HELD_THREADS, Layout, held_inputs, operand_names
 from wayfare.codegen.cuda.prelude import COLUMN_ROWS, prelude
 from wayfare.codegen.cuda.special import texts
 from wayfare.codegen.cuda.types import loaded, memory
@@ -81,6 +81,7 @@ class Writer:
         self.operands = dict(zip(self.names, (*loop.inputs, *loop.outputs), strict=True))
         self.classes = dict(zip(self.names, layout.classes or "s" * len(self.names), strict=True))
         self.index, self.unsigned = ("i64", "u64") if layout.wide else ("i32", "u32")
+        self.held = [f"x{k}" for k in held_inputs(loop, layout)] if layout.held else []
         self.lines: list[str] = []
         self.depth = 0
 
@@ -90,7 +91,8 @@ class Writer:
         kinds = [f"{'const ' if n[0] == 'x' else ''}char* {n};" for n in self.names]
         kinds += [f"{'char*' if f.startswith('table') else 'i64'} {f};" for f in fields(self.loop, self.layout)]
         self.lines.append(f"struct {self.name}_words {{ {' '.join(kinds)} }};")
-        self.add(f'extern "C" __global__ void {self.name}(const {self.name}_words a) {{')
+        bounds = f" __launch_bounds__({HELD_THREADS})" if self.layout.held else ""
+        self.add(f'extern "C" __global__ void{bounds} {self.name}(const {self.name}_words a) {{')
         if self.layout.form == "elements":
             self._all_elements()
         else:
@@ -143,6 +145,7 @@ class Writer:
         for name in self._row_loads():
             dtype = self.operands[name].dtype
             self.add(f"const {dtype} v_{name} = {loaded(dtype, f'at<{memory(dtype)}>(p_{name})')};")
+        self._hold()
         first = 0
         for number, stage in enumerate(self.loop.stages):
             if layout.part is None:
@@ -173,9 +176,32 @@ class Writer:
             self.add(f"const {index} begin = ({index})blockIdx.y * ({index})a.chunk, "
                      f"end = n - begin < ({index})a.chunk ? n : begin + ({index})a.chunk;")  # fmt: skip
             begin, end = "begin + lane", "end"
-        self.add(f"for ({self.index} e = {begin}; e < {end}; e += width) {{")
+        if self.layout.held:
+            self._for_held()
+        else:
+            self.add(f"for ({self.index} e = {begin}; e < {end}; e += width) {{")
         self._visit(stage, first)
         self.add("}")
+
+    def _hold(self) -> None:
+        """Load what several stages read into registers, with all loads under way at once."""
+        if not self.held:
+            return
+        for name in self.held:
+            self.add(f"{self._group(name)} h_{name}[{self.layout.held}];")
+        self._for_held()
+        self._coordinates("e", "e", self.layout.element_axes)
+        for name in self.held:
+            self.add(f"h_{name}[u] = at<{self._group(name)}>({self._address(name)});")
+        self.add("}")
+
+    def _for_held(self) -> None:
+        # It ends early instead of skipping: so how many elements a thread has seen is known when this is compiled.
+        self.add("#pragma unroll", f"for (int u = 0; u < {self.layout.held}; ++u) {{",
+                 f"const {self.index} e = lane + u * width;", "if (e >= n) break;")  # fmt: skip
+
+    def _group(self, name: str) -> str:
+        return f"Vec<{memory(self.operands[name].dtype)}, {self.layout.vector}>"
 
     def _team_total(self, text: str) -> str:
         return _TEAM_TOTAL[self.layout.form].format(text)
@@ -273,7 +299,9 @@ class Writer:
 
     def _load(self, name: str) -> None:
         kept, vector, address = memory(self.operands[name].dtype), self.layout.vector, self._address(name)
-        if vector == 1 or self.classes[name] == "b":
+        if name in self.held:
+            self.add(f"const {self._group(name)} v_{name} = h_{name}[u];")
+        elif vector == 1 or self.classes[name] == "b":
             self.add(f"const {kept} v_{name} = at<{kept}>({address});")
         elif self.layout.tail:
             kind = f"Vec<{kept}, {vector}>"

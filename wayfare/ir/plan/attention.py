@@ -23,7 +23,7 @@ _LARGEST = 1 << 26
 def is_plain_attention(op: Op, values: Sequence[Any], attrs: dict[str, Any], on_device: bool) -> bool:
     """Is this attention without dropout, in a dtype that BLAS supports? `values` (anything with dtypes and sizes) are
     the inputs of the record, or of its gradient, and the matrix of weights is one of them, if it is on a device."""
-    if op.family != "attention" or attrs.get("p", 0.0) != 0.0:
+    if op.name not in ("attention", "self_attention") or attrs.get("p", 0.0) != 0.0:
         return False
     return max([v.size for v in values]) <= _LARGEST if on_device else values[0].dtype.char in "fd"
 

@@ -13,7 +13,7 @@ from wayfare.core.dispatch import apply
 from wayfare.core.errors import ArgumentError, DTypeError, ShapeError
 from wayfare.core.generator import key_for
 from wayfare.core.op import REGISTRY
-from wayfare.core.spec import bfloat16, bool_, broadcast, float16, float32, float64
+from wayfare.core.spec import NARROW, bfloat16, bool_, broadcast, float16, float32, float64
 from wayfare.core.tensor import Tensor
 from wayfare.nn.functional.ragged_attention import by_length, check_ragged, is_ragged
 
@@ -52,9 +52,29 @@ def scaled_dot_product_attention(
         key, value = _shared_heads(op, query, key), _shared_heads(op, query, value)
     lead = broadcast(op, *(tuple(t.shape[:-2]) for t in (query, key, value)))
     query, key, value = (_led(t, lead) for t in (query, key, value))
+    plain = attn_mask is None and not dropout_p and key.shape == value.shape and query.dtype is key.dtype is value.dtype
+    if plain and _in_tiles(query, query.shape[-2], key.shape[-2]):
+        return _tiled(query, key, value, scale, is_causal)
     mask = _mask(op, attn_mask, (*lead, query.shape[-2], key.shape[-2]), query)
     attrs = attention_settings(query.shape[-1], scale, is_causal, dropout_p)
     return apply(REGISTRY["attention"], (query, key, value, mask), attrs)[0]  # type: ignore[no-any-return]
+
+
+# On a GPU, float32 is computed in tiles from so many scores of a head on; with fewer, matrix products are faster.
+_MANY_SCORES = 2048 * 2048
+_TILED_FEATURES = (32, 64, 128)
+
+
+def _in_tiles(x: Tensor, queries: int, keys: int) -> bool:
+    """Is attention of such rows without a matrix of weights in memory? On a GPU, where there are kernels for it."""
+    if not x.is_cuda or x.shape[-1] not in _TILED_FEATURES:
+        return False
+    return x.dtype in NARROW or (x.dtype is float32 and queries * keys >= _MANY_SCORES)
+
+
+def _tiled(query: Tensor, key: Tensor, value: Tensor, scale: float | None, is_causal: bool) -> Tensor:
+    attrs = attention_settings(query.shape[-1], scale, is_causal, 0.0)
+    return apply(REGISTRY["attention_in_tiles"], (query, key, value), attrs)[0]  # type: ignore[no-any-return]
 
 
 def _within_rows(
@@ -79,6 +99,9 @@ def self_attention(packed: Tensor, mask: Tensor | None, dropout_p: float, is_cau
 
     The result lies in memory as they do.
     """
+    if mask is None and not dropout_p and _in_tiles(packed, packed.shape[-4], packed.shape[-4]):
+        query, key, value = (part.transpose(-2, -3) for part in packed.unbind(-3))
+        return _tiled(query, key, value, None, is_causal).transpose(-2, -3)
     attrs = attention_settings(packed.shape[-1], None, is_causal, dropout_p)
     given = no_mask(packed) if mask is None else mask
     return apply(REGISTRY["self_attention"], (packed, given), attrs)[0]  # type: ignore[no-any-return]

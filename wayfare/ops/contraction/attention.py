@@ -82,15 +82,15 @@ def _in_rows(x: Array) -> Array:
 # -- in ops: for gradients of gradients ---------------------------------------------------------------------------
 
 
-def _gradients_in_ops(
+def gradients_in_ops(
     m: Any, g: Any, kept: Any, q: Any, k: Any, v: Any, mask: Any, scale: float, causal: bool, p: float
 ) -> tuple[Any, Any, Any, Any]:
-    """The gradients by queries, keys, values and scores."""
+    """The gradients by queries, keys, values and scores. `mask`: None for none; `kept` is read if p > 0."""
     scores = m.matmul(q, swap(m, k)) * scale
     seen: Any = None
-    if mask.dtype == (bool_ if hasattr(mask.dtype, "numpy") else np.bool_):
+    if mask is not None and mask.dtype == (bool_ if hasattr(mask.dtype, "numpy") else np.bool_):
         seen = mask
-    elif mask.ndim:
+    elif mask is not None and mask.ndim:
         scores = scores + mask
     if causal:
         lower = m.tril(m.zeros_like(scores) + 1, diagonal=0) > 0
@@ -157,7 +157,7 @@ def _attention_vjp(
     _, kept, used = y
     given = g[0]
     if not m.works_on_arrays:
-        *made, of_scores = _gradients_in_ops(m, given, kept, q, k, v, mask, scale, causal, p)
+        *made, of_scores = gradients_in_ops(m, given, kept, q, k, v, mask, scale, causal, p)
         return [*made, m.sum_to(of_scores, shape=tuple(mask.shape)) if needs[3] else None]
     if q.dtype.char == "e":
         wide = (x.astype(np.float32) for x in (given, q, k, v))
@@ -308,7 +308,7 @@ def self_attention_rule(
     order = (*range(n - 3), n - 2, n - 3, n - 1)
     given = m.permute(g[0], dims=order)
     if not m.works_on_arrays:
-        *made, of_scores = _gradients_in_ops(m, given, kept, *_parts_in_ops(m, x), mask, scale, causal, p)
+        *made, of_scores = gradients_in_ops(m, given, kept, *_parts_in_ops(m, x), mask, scale, causal, p)
         of_x = m.stack(*(m.permute(part, dims=order) for part in made), dim=x.ndim - 3)
         return [of_x, m.sum_to(of_scores, shape=tuple(mask.shape)) if needs[1] else None]
     single = x.dtype.char != "e"

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import math
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from wayfare.codegen.cuda.kernels import attention as kernels
 from wayfare.core.op import REGISTRY
-from wayfare.core.spec import spec_of
+from wayfare.core.spec import BFLOAT16, spec_of
+from wayfare.ops.contraction.attention_in_tiles import attend, gradients
 from wayfare.ops.contraction.einsum import contracted
 from wayfare.ops.cuda.draws import mask_of_rows
 from wayfare.ops.cuda.table import on_cuda, on_host
 from wayfare.ops.recurrent._recurrence import run_in_ops
 from wayfare.ops.recurrent.cell import Cell
 from wayfare.ops.recurrent.layers import CELLS
+
+# The most blocks of a launch along its second dimension.
+MOST_HEADS = 65535
 
 # -- matrices --------------------------------------------------------------------------------------------------------
 
@@ -101,6 +108,58 @@ def _attention(
     kept, used = _weights(b, b.matmul(q, k.swapaxes(-1, -2)), mask, scale, causal, p, key)
     out = b.matmul(used, v)
     return (out.astype(np.float16) if half else out), kept, used
+
+
+def _in_rows(b: Any, x: Any) -> Any:
+    """[batch, heads, positions, features] as the kernels take it."""
+    x = x if x.ndim == 4 else x.reshape(math.prod(x.shape[:-2]), 1, *x.shape[-2:])
+    return x if kernels.in_rows(b.launcher, x) else x.copy("C")
+
+
+def _made_like(b: Any, x: Any) -> Any:
+    """Room for a result in the order in which x, from `_in_rows`, lies in memory: heads are joined without a copy."""
+    if x.strides[1] < x.strides[2]:
+        batch, heads, positions, features = x.shape
+        return b.empty((batch, positions, heads, features), x.dtype).swapaxes(1, 2)
+    return b.empty(x.shape, x.dtype)
+
+
+def _has_kernels(b: Any, q: Any, k: Any, v: Any, scale: float) -> bool:
+    """Are there kernels for attention of these?"""
+    return (b.has_kernels and q.dtype.itemsize <= 4 and q.shape[-1] in kernels.WIDTHS and k.shape == v.shape
+            and scale > 0 and q.size > 0 and k.size > 0 and math.prod(q.shape[:-2]) <= MOST_HEADS)  # fmt: skip
+
+
+def _in_one_piece(b: Any, name: str, function: Any, *arrays: Any, **attrs: Any) -> Any:
+    """The same with a matrix of weights; in float32 for bfloat16."""
+    if arrays[0].dtype is BFLOAT16:
+        return REGISTRY[name].in_float32(partial(function, b.xp), *arrays, **attrs)
+    return function(b.xp, *arrays, **attrs)
+
+
+@on_cuda("attention_in_tiles", bfloat16=True)
+def _attention_in_tiles(b: Any, q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+    _fitting(q, k, v)
+    if not _has_kernels(b, q, k, v, scale):
+        return _in_one_piece(b, "attention_in_tiles", attend, q, k, v, scale=scale, causal=causal)
+    q_rows, k_rows, v_rows = (_in_rows(b, x) for x in (q, k, v))
+    out, logs = _made_like(b, q_rows), b.empty(q.shape[:-1], np.dtype(np.float32))
+    kernels.forward(b.launcher, q_rows, k_rows, v_rows, out, logs, scale, causal)
+    return out.reshape(q.shape), logs
+
+
+@on_cuda("attention_in_tiles_backward", bfloat16=True)
+def _attention_in_tiles_backward(
+    b: Any, g: Any, q: Any, k: Any, v: Any, out: Any, logs: Any, *, scale: float, causal: bool
+) -> Any:
+    if not _has_kernels(b, q, k, v, scale):
+        given = (g, q, k, v, out, logs)
+        return _in_one_piece(b, "attention_in_tiles_backward", gradients, *given, scale=scale, causal=causal)
+    shapes, rows = (q.shape, k.shape, v.shape), [_in_rows(b, x) for x in (q, k, v, out, g)]
+    made = [_made_like(b, x) for x in rows[:3]]
+    q, k, v, whole, g = rows
+    kernels.backward(b.launcher, q, k, v, whole, b.in_c_order(logs), g, made[0], made[1], made[2], scale, causal)
+    return tuple([x.reshape(shape) for x, shape in zip(made, shapes, strict=True)])
 
 
 @on_cuda("self_attention")

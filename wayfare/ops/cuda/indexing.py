@@ -13,11 +13,33 @@ from typing import Any
 import numpy as np
 
 from wayfare.codegen.cuda.kernels import segments
+from wayfare.codegen.loop.expr import OF_NUMPY, cast, load, reduction
+from wayfare.codegen.loop.language import Loop, Operand, Reduction, Stage
 from wayfare.core.errors import ArgumentError, IndexRangeError, OperationError
 from wayfare.ops.cuda.late_checks import ERRORS
 from wayfare.ops.cuda.rows import add_at, extreme_at, put_at, take
 from wayfare.ops.cuda.table import on_cuda, on_host
 from wayfare.ops.indexing.advanced import full_index, index_dtype_error
+
+
+@lru_cache(16)
+def _within_loop(dtype: str) -> Loop:
+    """Are all elements in low … end - 1, or equal to one number?"""
+    x, low, end, spared = cast(load(0, dtype), "i64"), *(load(k, "i64") for k in (1, 2, 3))
+    fine = Reduction("all", (x >= low) & (x < end) | (x == spared))
+    numbers = (Operand("i64", per_row=True),) * 3
+    return Loop("within", (Operand(dtype), *numbers), (Operand("bool", per_row=True),), (Stage(reductions=(fine,)),),
+                ((0, reduction(0, "bool")),))  # fmt: skip
+
+
+def _within(b: Any, x: Any, low: int, end: int, spared: int | None = None) -> Any:
+    """Whether all whole numbers of x are in low … end - 1, or equal to `spared`: one launch."""
+    spared = low if spared is None else spared
+    kernel = b.kernel(_within_loop(OF_NUMPY[x.dtype])) if x.size else None
+    if kernel is None:
+        return (x >= low) & (x < end) | (x == spared)
+    numbers = (b.constant_array(np.array(n, np.int64)).reshape(1) for n in (low, end, spared))
+    return kernel.rows((x.reshape(-1), *numbers), 0)[0]
 
 
 def _check(
@@ -28,7 +50,7 @@ def _check(
     low = -size if wrap else 0
     if index.size:
         text = f"{op}: an index is out of range for dimension {dim} of size {size}"
-        b.require((index >= low) & (index < size), error(text, fix=f"It can be from {low} to {size - 1}."))
+        b.require(_within(b, index, low, size), error(text, fix=f"It can be from {low} to {size - 1}."))
 
 
 @on_cuda("index", bfloat16=True)
@@ -169,8 +191,7 @@ ERRORS["checked_classes"] = _wrong_class
 
 @on_cuda("checked_classes")
 def _checked_classes(b: Any, target: Any, *, classes: int, ignore_index: int, **attrs: Any) -> Any:
-    fine = (target == ignore_index) | ((target >= 0) & (target < classes))
-    b.require(fine, _wrong_class(classes=classes, **attrs))
+    b.require(_within(b, target, 0, classes, ignore_index), _wrong_class(classes=classes, **attrs))
     return target
 
 

@@ -29,7 +29,7 @@ class LateChecks:
         names the op and the user's line, which is this one."""
         if len(self._waiting) >= _MOST:
             self.check_now()
-        self._waiting.append((fine.all(), error))
+        self._waiting.append((fine.reshape(()) if fine.size == 1 else fine.all(), error))
 
     def knows(self, name: str) -> bool:
         """Can the check of a plan by this name be told of by `watch`?"""

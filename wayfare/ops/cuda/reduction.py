@@ -47,12 +47,14 @@ def _mean(b: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
 
 
 def _finding(name: str) -> None:
-    @on_cuda(name)
+    @on_cuda(name, bfloat16=True)
     def forward(b: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
         if not dim:
             return b.xp.zeros(x.shape, np.int64)
-        found = getattr(b.xp, name)(x, axis=dim[0], keepdims=keepdim)
-        return found.astype(np.int64, copy=False)
+        found = b.reduced(name, x, dim[:1], keepdim, np.dtype(np.int64))
+        if found is not None:
+            return found
+        return getattr(b.xp, name)(widened(x), axis=dim[0], keepdims=keepdim).astype(np.int64, copy=False)
 
 
 _finding("argmax")

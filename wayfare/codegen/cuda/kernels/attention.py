@@ -4,13 +4,13 @@
     backward(launcher, q, k, v, out, logs, g, dq, dk, dv, scale, causal)
 
 Arrays are [batch, heads, length, width] of float32, float16 or bfloat16 with contiguous rows of width 32, 64 or 128;
-other strides are free. `logs`, float32 [batch, heads, queries], keeps the logarithm of each row's sum for backward.
-With `causal` query i sees the keys 0 … i. A query that sees no key gets zeros.
+other strides are free, and `scale` is positive. `logs`, float32 [batch, heads, queries], keeps the logarithm of each
+row's sum for backward. With `causal` query i sees the keys 0 … i. A query that sees no key gets zeros.
 
 A block has a tile of queries and passes over tiles of keys in shared memory; maximum and sum of each row are corrected
 as larger scores come. Backward computes the weights again, once for each tile of queries (dq) and once for each tile
-of keys (dk, dv), so nothing is added atomically and results are always the same. Sums are in float32, without tensor
-cores.
+of keys (dk, dv), so nothing is added atomically and results are always the same. Sums are in float32. The kernels here
+are for float32; those for float16 and bfloat16 use tensor cores (`attention_half`).
 """
 
 from __future__ import annotations
@@ -18,15 +18,18 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from wayfare.codegen.cuda.kernels import attention_half as half
 from wayfare.codegen.cuda.kernels.routine import kernel_text, pointers, run
 from wayfare.codegen.cuda.launch import Launcher
-from wayfare.codegen.cuda.types import TYPES, narrowed
+from wayfare.codegen.cuda.types import TYPES
 from wayfare.codegen.loop.expr import OF_NUMPY
 from wayfare.core.errors import LoopError
 
 # Threads of a block: 16 × 16; the 16 that share rows of a tile are neighbouring lanes.
 _SIDE = 16
+THREADS = _SIDE * _SIDE
 WIDTHS = (32, 64, 128)
+_ALIGNED = 16
 
 # Rows of a tile by width of a row: what fits 48 KB of shared memory.
 _QUERIES = {32: 64, 64: 64, 128: 32}
@@ -55,9 +58,9 @@ template <class T, int ROWS, int D> __device__ __forceinline__ void tile(f32 (*t
 """
 
 
-def _start(dtype: str, width: int, rows: int, columns: int) -> str:
+def _start(width: int, rows: int, columns: int) -> str:
     """Names that all kernels use: sizes of a thread's part, and the thread's place."""
-    return f"""  typedef {dtype} T;
+    return f"""  typedef f32 T;
   const int D = {width}, R = {rows // _SIDE}, C = {columns // _SIDE}, W = {width // _SIDE};
   const int tx = threadIdx.x % {_SIDE}, ty = threadIdx.x / {_SIDE};
   const i64 head = blockIdx.y % a.heads, batch = blockIdx.y / a.heads;
@@ -76,12 +79,18 @@ def _fields(*names: str) -> list[str]:
 _SIZES = ["i64 heads", "i64 queries", "i64 keys", "f64 scale"]
 
 
+def forward_fields(dtype: str) -> tuple[str, ...]:
+    """The fields of the forward kernel."""
+    return (f"const {dtype}* q", f"const {dtype}* k", f"const {dtype}* v", f"{dtype}* out", "f32* logs", *_SIZES,
+            *_fields("q", "k", "v", "out"))  # fmt: skip
+
+
 @cache
-def forward_text(dtype: str, width: int, causal: bool) -> tuple[str, str]:
+def forward_text(width: int, causal: bool) -> tuple[str, str]:
     """The name and the text of the forward kernel."""
-    name = f"attention_{dtype}_{width}_{'causal' if causal else 'full'}"
+    name = f"attention_f32_{width}_{'causal' if causal else 'full'}"
     rows = _QUERIES[width]
-    body = _start(dtype, width, rows, _KEYS) + f"""
+    body = _start(width, rows, _KEYS) + f"""
   __shared__ f32 qs[{rows}][D + 1], ks[{_KEYS}][D + 1], ps[{rows}][{_KEYS + 1}];
   const i64 first = (i64)blockIdx.x * {rows};
   const T* q = {_matrix("a.", "q")};
@@ -153,14 +162,12 @@ def forward_text(dtype: str, width: int, causal: bool) -> tuple[str, str]:
     const i64 query = first + ty + {_SIDE} * i;
     if (query >= a.queries) continue;
     const f32 share = total[i] == 0.0f ? 0.0f : 1.0f / total[i];
-    for (int j = 0; j < W; ++j) out[query * a.out_t + tx + {_SIDE} * j] = {narrowed(dtype, "sum[i][j] * share")};
+    for (int j = 0; j < W; ++j) out[query * a.out_t + tx + {_SIDE} * j] = sum[i][j] * share;
     // Infinity for a query that sees no key: its weights are exp(s - infinity) = 0.
     if (tx == 0) a.logs[(i64)blockIdx.y * a.queries + query] = total[i] == 0.0f ? -low : top[i] + logf(total[i]);
   }}
 """  # fmt: skip
-    fields = [f"const {dtype}* q", f"const {dtype}* k", f"const {dtype}* v", f"{dtype}* out", "f32* logs", *_SIZES,
-              *_fields("q", "k", "v", "out")]  # fmt: skip
-    return name, kernel_text(name, fields, body, _HELPERS)
+    return name, kernel_text(name, forward_fields("f32"), body, _HELPERS)
 
 
 def _weights(tile: int, causal: bool) -> str:
@@ -198,34 +205,29 @@ def _weights(tile: int, causal: bool) -> str:
 """
 
 
-def _backward_fields(dtype: str, made: str) -> list[str]:
+def backward_fields(dtype: str, made: str) -> tuple[str, ...]:
+    """The fields of the kernels that make gradients."""
     given = [f"const {dtype}* {name}" for name in ("q", "k", "v", "g")]
     written = [f"{dtype}* {name}" for name in made.split()]
-    return [
-        *given,
-        *written,
-        "const f32* logs",
-        "const f32* dots",
-        *_SIZES,
-        *_fields("q", "k", "v", "g", *made.split()),
-    ]
+    arrays = [*given, *written, "const f32* logs", "const f32* dots"]
+    return *arrays, *_SIZES, *_fields("q", "k", "v", "g", *made.split())
 
 
-def _backward_start(dtype: str, width: int, made: str) -> str:
+def _backward_start(width: int, made: str) -> str:
     tile = _BACKWARD[width]
     read = "".join(f"  const T* {n} = {_matrix('a.', n)};\n" for n in ("q", "k", "v", "g"))
     write = "".join(f"  T* {n} = {_matrix('a.', n)};\n" for n in made.split())
     shared = ", ".join(f"{n}[{tile}][{width + 1}]" for n in ("qs", "gs", "ks", "vs"))
-    return (_start(dtype, width, tile, tile) + read + write + f"  __shared__ f32 {shared};\n"
+    return (_start(width, tile, tile) + read + write + f"  __shared__ f32 {shared};\n"
             "  const f32 scale = (f32)a.scale;\n")  # fmt: skip
 
 
 @cache
-def queries_text(dtype: str, width: int, causal: bool) -> tuple[str, str]:
+def queries_text(width: int, causal: bool) -> tuple[str, str]:
     """The name and the text of the kernel that makes dq."""
-    name, tile = f"attention_dq_{dtype}_{width}_{'causal' if causal else 'full'}", _BACKWARD[width]
+    name, tile = f"attention_dq_f32_{width}_{'causal' if causal else 'full'}", _BACKWARD[width]
     seen = f"first_query + {tile} < a.keys ? first_query + {tile} : a.keys" if causal else "a.keys"
-    body = _backward_start(dtype, width, "dq") + f"""  __shared__ f32 dss[{tile}][{tile + 1}];
+    body = _backward_start(width, "dq") + f"""  __shared__ f32 dss[{tile}][{tile + 1}];
   const i64 first_query = (i64)blockIdx.x * {tile}, seen = {seen};
   tile<T, {tile}, D>(qs, q, a.q_t, first_query, a.queries);
   tile<T, {tile}, D>(gs, g, a.g_t, first_query, a.queries);
@@ -248,17 +250,17 @@ def queries_text(dtype: str, width: int, causal: bool) -> tuple[str, str]:
   for (int i = 0; i < R; ++i) {{
     const i64 query = first_query + ty + {_SIDE} * i;
     if (query < a.queries)
-      for (int j = 0; j < W; ++j) dq[query * a.dq_t + tx + {_SIDE} * j] = {narrowed(dtype, "sum[i][j]")};
+      for (int j = 0; j < W; ++j) dq[query * a.dq_t + tx + {_SIDE} * j] = sum[i][j];
   }}
 """  # fmt: skip
-    return name, kernel_text(name, _backward_fields(dtype, "dq"), body, _HELPERS)
+    return name, kernel_text(name, backward_fields("f32", "dq"), body, _HELPERS)
 
 
 @cache
-def keys_text(dtype: str, width: int, causal: bool) -> tuple[str, str]:
+def keys_text(width: int, causal: bool) -> tuple[str, str]:
     """The name and the text of the kernel that makes dk and dv."""
-    name, tile = f"attention_dk_{dtype}_{width}_{'causal' if causal else 'full'}", _BACKWARD[width]
-    body = _backward_start(dtype, width, "dk dv") + f"""  __shared__ f32 pss[{tile}][{tile + 1}];
+    name, tile = f"attention_dk_f32_{width}_{'causal' if causal else 'full'}", _BACKWARD[width]
+    body = _backward_start(width, "dk dv") + f"""  __shared__ f32 pss[{tile}][{tile + 1}];
   __shared__ f32 dss[{tile}][{tile + 1}];
   const i64 first_key = (i64)blockIdx.x * {tile};
   tile<T, {tile}, D>(ks, k, a.k_t, first_key, a.keys);
@@ -288,24 +290,28 @@ def keys_text(dtype: str, width: int, causal: bool) -> tuple[str, str]:
     const i64 key = first_key + ty + {_SIDE} * i;
     if (key >= a.keys) continue;
     for (int j = 0; j < W; ++j) {{
-      dk[key * a.dk_t + tx + {_SIDE} * j] = {narrowed(dtype, "sum_k[i][j]")};
-      dv[key * a.dv_t + tx + {_SIDE} * j] = {narrowed(dtype, "sum_v[i][j]")};
+      dk[key * a.dk_t + tx + {_SIDE} * j] = sum_k[i][j];
+      dv[key * a.dv_t + tx + {_SIDE} * j] = sum_v[i][j];
     }}
   }}
 """  # fmt: skip
-    return name, kernel_text(name, _backward_fields(dtype, "dk dv"), body, _HELPERS)
+    return name, kernel_text(name, backward_fields("f32", "dk dv"), body, _HELPERS)
 
 
 @cache
 def dots_text(dtype: str, width: int) -> tuple[str, str]:
     """The name and the text of the kernel that multiplies each row of the result by its gradient: 16 threads a row."""
-    name = f"attention_dots_{dtype}_{width}"
+    name, each = f"attention_dots_{dtype}_{width}", min(4, width // _SIDE)
     body = f"""  const i64 head = blockIdx.y % a.heads, batch = blockIdx.y / a.heads;
   const i64 row = ((i64)blockIdx.x * blockDim.x + threadIdx.x) / {_SIDE}, query = row < a.queries ? row : a.queries - 1;
   const {dtype}* out = {_matrix("a.", "out")} + query * a.out_t;
   const {dtype}* g = {_matrix("a.", "g")} + query * a.g_t;
+  typedef Vec<{dtype}, {each}> Group;
   f32 sum = 0.0f;
-  for (int d = threadIdx.x % {_SIDE}; d < {width}; d += {_SIDE}) sum = fmaf(to_f32(out[d]), to_f32(g[d]), sum);
+  for (int d = threadIdx.x % {_SIDE} * {each}; d < {width}; d += {_SIDE * each}) {{
+    const Group x = *(const Group*)(out + d), y = *(const Group*)(g + d);
+    for (int j = 0; j < {each}; ++j) sum = fmaf(to_f32(x.v[j]), to_f32(y.v[j]), sum);
+  }}
   sum = row_sum(sum);
   if (row < a.queries && threadIdx.x % {_SIDE} == 0) a.dots[(i64)blockIdx.y * a.queries + row] = sum;
 """
@@ -317,28 +323,40 @@ def _strides(*arrays: Any) -> list[int]:
     return [stride // a.itemsize for a in arrays for stride in a.strides[:3]]
 
 
-def _checked(*arrays: Any) -> tuple[str, int]:
+def _checked(launcher: Launcher, *arrays: Any) -> tuple[str, int]:
     """The dtype and the width of a row."""
     dtype, width = OF_NUMPY.get(arrays[0].dtype), arrays[0].shape[3]
     if dtype is None or not (dtype == "f32" or TYPES[dtype].stored) or width not in WIDTHS:
         raise LoopError(f"attention kernels take float32 or less in rows of {', '.join(map(str, WIDTHS))}, not "
                         f"{arrays[0].dtype} in rows of {width}")  # fmt: skip
-    if any(a.dtype != arrays[0].dtype or a.strides[3] != a.itemsize for a in arrays):
-        raise LoopError("attention kernels take arrays of one dtype with contiguous rows")
+    if any(a.dtype != arrays[0].dtype or not in_rows(launcher, a) for a in arrays):
+        raise LoopError("attention kernels take arrays of one dtype with contiguous rows that are aligned")
     return dtype, width
+
+
+def in_rows(launcher: Launcher, a: Any) -> bool:
+    """Are the rows of an array contiguous, and do they begin at multiples of what is loaded at once?"""
+    return a.strides[-1] == a.itemsize and not any(n % _ALIGNED for n in (launcher.pointer(a), *a.strides[:-1]))
 
 
 def forward(
     launcher: Launcher, q: Any, k: Any, v: Any, out: Any, logs: Any, scale: float, causal: bool
 ) -> None:  # fmt: skip
     """out = softmax(q kᵀ · scale) v, and the logarithms of the rows' sums."""
-    dtype, width = _checked(q, k, v, out)
-    name, text = forward_text(dtype, width, causal)
+    dtype, width = _checked(launcher, q, k, v, out)
+    if not scale > 0:
+        raise LoopError(f"attention kernels take a positive scale, not {scale}")
     batch, heads, queries, _ = q.shape
     words = [*pointers(launcher, q, k, v, out, logs), heads, queries, k.shape[2], float(scale),
              *_strides(q, k, v, out)]  # fmt: skip
-    if batch * heads * queries:
-        run(launcher, text, name, (-(-queries // _QUERIES[width]), batch * heads), (_SIDE * _SIDE,), words)
+    if not batch * heads * queries:
+        return
+    if dtype == "f32":
+        each, threads, (name, text) = _QUERIES[width], THREADS, forward_text(width, causal)
+    else:
+        each, threads = half.queries_of(width), half.THREADS
+        name, text = half.forward_text(dtype, width, causal, forward_fields(dtype))
+    run(launcher, text, name, (-(-queries // each), batch * heads), (threads,), words)
 
 
 def backward(
@@ -346,7 +364,7 @@ def backward(
     causal: bool,
 ) -> None:  # fmt: skip
     """The gradients dq, dk, dv, from g, that of `out`."""
-    dtype, width = _checked(q, k, v, out, g, dq, dk, dv)
+    dtype, width = _checked(launcher, q, k, v, out, g, dq, dk, dv)
     batch, heads, queries, _ = q.shape
     keys = k.shape[2]
     if not batch * heads * queries * keys:
@@ -354,10 +372,16 @@ def backward(
     dots = launcher.empty((batch, heads, queries), logs.dtype)
     name, text = dots_text(dtype, width)
     words: list[int | float] = [*pointers(launcher, out, g, dots), heads, queries, *_strides(out, g)]
-    run(launcher, text, name, (-(-queries // _SIDE), batch * heads), (_SIDE * _SIDE,), words)
-    tile = _BACKWARD[width]
+    run(launcher, text, name, (-(-queries // _SIDE), batch * heads), (THREADS,), words)
     sizes = [*pointers(launcher, logs, dots), heads, queries, keys, float(scale)]
-    for (name, text), count, made in ((queries_text(dtype, width, causal), queries, [dq]),
-                                      (keys_text(dtype, width, causal), keys, [dk, dv])):  # fmt: skip
+    for of_queries, made in ((True, [dq]), (False, [dk, dv])):
+        if dtype == "f32":
+            name, text = (queries_text if of_queries else keys_text)(width, causal)
+            each, threads = _BACKWARD[width], THREADS
+        else:
+            make = half.queries_text if of_queries else half.keys_text
+            name, text = make(dtype, width, causal, backward_fields(dtype, "dq" if of_queries else "dk dv"))
+            each, threads = half.queries_of(width) if of_queries else half.KEYS, half.THREADS
         words = [*pointers(launcher, q, k, v, g, *made), *sizes, *_strides(q, k, v, g, *made)]
-        run(launcher, text, name, (-(-count // tile), batch * heads), (_SIDE * _SIDE,), words)
+        blocks = -(-(queries if of_queries else keys) // each)
+        run(launcher, text, name, (blocks, batch * heads), (threads,), words)

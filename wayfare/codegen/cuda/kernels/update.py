@@ -25,13 +25,19 @@ from wayfare.codegen.cuda.launch import Launcher
 from wayfare.codegen.cuda.layout import Layout
 from wayfare.codegen.cuda.nest import kernel_name
 from wayfare.codegen.cuda.types import loaded, memory
-from wayfare.codegen.loop.expr import Expr
+from wayfare.codegen.loop.expr import NUMPY, Expr
 from wayfare.codegen.loop.language import Loop
 from wayfare.codegen.math.library import lowered
 
-# Elements of one block, and the most words of a kernel's parameter (CUDA allows 4095).
-_CHUNK = 4 * THREADS
+# Elements of one thread, which loads them at once where all arrays are aligned; elements of one block; and the most
+# words of a kernel's parameter (CUDA allows 4095).
+_GROUP = 4
+_CHUNK = _GROUP * THREADS
 _MOST_WORDS = 3584
+
+
+def _lines(lines: Sequence[str]) -> str:
+    return "\n    ".join(lines)
 
 
 @lru_cache(256)
@@ -42,14 +48,21 @@ def update_text(loop: Loop, numbers: int, room: int, in_memory: bool = False) ->
     operands = arrays + len(loop.outputs)
 
     def leaf(e: Expr) -> str:
-        if e.value >= arrays:
-            return f"({e.dtype})a.numbers[{e.value - arrays}]"
-        return loaded(e.dtype, f"((const {memory(e.dtype)}*)set[{e.value}])[i]")
+        return f"({e.dtype})a.numbers[{e.value - arrays}]" if e.value >= arrays else loaded(e.dtype, f"x{e.value}")
 
     body = Body(leaf)
-    values = [(k, body.value(v)) for k, v in plain.stages[0].stores]
-    stores = [f"(({memory(loop.outputs[k].dtype)}*)set[{arrays + k}])[i] = {value};" for k, value in values]
-    statements = "\n    ".join([*body.lines, *stores])
+    dtypes = [operand.dtype for operand in (*loop.inputs[:arrays], *loop.outputs)]
+    kept, sizes = [memory(d) for d in dtypes], [NUMPY[d].itemsize for d in dtypes]
+    values = [(arrays + k, body.value(v)) for k, v in plain.stages[0].stores]
+    # Of groups of elements, then of single ones.
+    load = [f"const Vec<{kept[k]}, {_GROUP}> g{k} = at<Vec<{kept[k]}, {_GROUP}>>(set[{k}] + i * {sizes[k]});"
+            for k in range(arrays)]  # fmt: skip
+    load += [f"Vec<{kept[k]}, {_GROUP}> g{k};" for k, _ in values]
+    element = [f"const {kept[k]} x{k} = g{k}.v[j];" for k in range(arrays)] + body.lines
+    element += [f"g{k}.v[j] = {value};" for k, value in values]
+    store = [f"*(Vec<{kept[k]}, {_GROUP}>*)(set[{k}] + i * {sizes[k]}) = g{k};" for k, _ in values]
+    single = [f"const {kept[k]} x{k} = (({kept[k]}*)set[{k}])[e];" for k in range(arrays)] + body.lines
+    single += [f"(({kept[k]}*)set[{k}])[e] = {value};" for k, value in values]
     name = f"{kernel_name(loop, Layout('elements', 0, 1, True))}_{numbers}_{room}{'_m' * in_memory}"
     # Set s has the blocks first[s] … first[s + 1] - 1.
     text = f"""  i32 low = 0, high = (i32)a.sets;
@@ -58,10 +71,18 @@ def update_text(loop: Loop, numbers: int, room: int, in_memory: bool = False) ->
     if (a.first[middle] <= (i64)blockIdx.x) low = middle; else high = middle;
   }}
   char* const* const set = a.arrays + low * {operands};
-  const i64 begin = ((i64)blockIdx.x - a.first[low]) * {_CHUNK};
-  const i64 end = a.sizes[low] - begin < {_CHUNK} ? a.sizes[low] : begin + {_CHUNK};
-  for (i64 i = begin + threadIdx.x; i < end; i += blockDim.x) {{
-    {statements}
+  const i64 i = (((i64)blockIdx.x - a.first[low]) * blockDim.x + threadIdx.x) * {_GROUP}, end = a.sizes[low];
+  u64 places = 0;
+  for (int k = 0; k < {operands}; ++k) places |= (u64)set[k];
+  if (i + {_GROUP} <= end && places % {_GROUP * max(sizes)} == 0) {{
+    {_lines(load)}
+    #pragma unroll
+    for (int j = 0; j < {_GROUP}; ++j) {{
+      {_lines(element)}
+    }}
+    {_lines(store)}
+  }} else for (i64 e = i; e < end && e < i + {_GROUP}; ++e) {{
+    {_lines(single)}
   }}
 """
     given = "const f64* numbers" if in_memory else f"f64 numbers[{max(numbers, 1)}]"
