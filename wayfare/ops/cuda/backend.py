@@ -40,6 +40,7 @@ from wayfare.ops.cuda import (  # noqa: F401 - they say how records run there
     indexing,
     linalg,
     movement,
+    recurrence,
     reduction,
     windows,
 )
@@ -47,7 +48,7 @@ from wayfare.ops.cuda.faults import answering, attempt
 from wayfare.ops.cuda.functions import functions_of
 from wayfare.ops.cuda.late_checks import LateChecks
 from wayfare.ops.cuda.library import device_count, found_library
-from wayfare.ops.cuda.table import OVERRIDES, TAKE_BFLOAT16, way
+from wayfare.ops.cuda.table import GRADIENTS, OVERRIDES, TAKE_BFLOAT16, way
 
 # Constants that are kept.
 _CONSTANTS = 1024
@@ -318,8 +319,11 @@ class CudaBackend(LateChecks, Backend):
         return op in TAKE_BFLOAT16 and op.family not in ("reduction", "segments")
 
     def gradients(self, node: Any, g: Any, kept: tuple[Any, ...], needs: tuple[bool, ...]) -> list[Any] | None:
-        """All gradients of a node of an elementwise record in one kernel; None: by its rules."""
+        """All gradients of a node of an elementwise record in one kernel, or by a function of `GRADIENTS`; None: by its
+        rules."""
         op = node.op
+        if op in GRADIENTS:
+            return attempt(self, lambda: self._by_function(op, needs, g, kept, node.attrs), op.name)
         if self.new_launcher is None or op.family != "elementwise" or op.vjp is None or isinstance(op.vjp, joint):
             return None
         if g.__class__ is tuple:  # frexp
@@ -332,6 +336,15 @@ class CudaBackend(LateChecks, Backend):
         except CompileError as error:
             refuse(f"{op.name} (gradient)", error, "its parts run one by one, slower")
             self._gradients[op] = _no_gradients
+            return None
+        return made
+
+    def _by_function(self, op: Op, needs: Any, g: Any, kept: tuple[Any, ...], attrs: Any) -> list[Any] | None:
+        try:
+            made: list[Any] | None = GRADIENTS[op](self, needs, g, *kept, **attrs)
+        except CompileError as error:
+            refuse(f"{op.name} (gradient)", error, "its parts run one by one, slower")
+            GRADIENTS.pop(op, None)
             return None
         return made
 
