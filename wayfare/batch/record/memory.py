@@ -110,6 +110,18 @@ class Memory:
         """The numbers of a computed value, for Python; Python will probably read those of others soon."""
         raise NotImplementedError
 
+    def on_host(self, array: Any) -> Array:
+        """An array for Python to read."""
+        raise NotImplementedError
+
+    def constant(self, array: Array) -> Any:
+        """An array of the CPU that an op reads here, and does not write."""
+        raise NotImplementedError
+
+    def finite(self, arrays: Sequence[Any]) -> bool:
+        """Are all numbers of floating-point arrays finite?"""
+        raise NotImplementedError
+
 
 class HostMemory(Memory):
     """The memory of the CPU."""
@@ -198,6 +210,21 @@ class HostMemory(Memory):
         """The numbers of a computed value, for Python."""
         found: Array = value.call.group.array_of(value)
         return found
+
+    def on_host(self, array: Any) -> Array:
+        """An array for Python to read: itself."""
+        found: Array = array
+        return found
+
+    def constant(self, array: Array) -> Array:
+        """An array of the CPU that an op reads here: itself."""
+        return array
+
+    def finite(self, arrays: Sequence[Any]) -> bool:
+        """Are all numbers of floating-point arrays finite?"""
+        # The sum of the squares is finite unless an element is not, or is very large: then each is looked at.
+        return all([bool(np.isfinite(np.dot(a.reshape(-1), a.reshape(-1)))) or bool(np.isfinite(a).all())
+                    for a in arrays])  # fmt: skip
 
 
 def _joined(parts: Sequence[Any], row: Row) -> Array:
@@ -297,6 +324,23 @@ class DeviceMemory(Memory):
     def matmul(self, a: Any, b: Any) -> Any:
         """The product of two matrices."""
         return self._backend.ops.matmul(a, b)
+
+    def on_host(self, array: Any) -> Array:
+        """A copy for Python to read."""
+        return self._backend.to_host(array)
+
+    def constant(self, array: Array) -> Any:
+        """An array of the CPU that an op reads here: a copy; numbers are copied once."""
+        with self.active():
+            return self._backend.constant_array(array)
+
+    def finite(self, arrays: Sequence[Any]) -> bool:
+        """Are all numbers of floating-point arrays finite? They are read in one copy."""
+        ops, flags = self._backend.ops, []
+        with self.active():
+            for array in arrays:
+                flags.append(ops.all(ops.isfinite(array), dim=tuple(range(array.ndim)), keepdim=False))
+            return not flags or bool(self.on_host(np.concatenate([flag.reshape(1) for flag in flags])).all())
 
     def read(self, value: Value, others: Iterable[Value]) -> Array:
         """The numbers of a computed value, for Python. What is read for one example is read for all: results that hold

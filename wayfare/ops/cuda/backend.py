@@ -323,7 +323,7 @@ class CudaBackend(LateChecks, Backend):
         rules."""
         op = node.op
         if op in GRADIENTS:
-            return attempt(self, lambda: self._by_function(op, needs, g, kept, node.attrs), op.name)
+            return attempt(self, lambda: GRADIENTS[op](self, needs, g, *kept, **node.attrs), op.name)
         if self.new_launcher is None or op.family != "elementwise" or op.vjp is None or isinstance(op.vjp, joint):
             return None
         if g.__class__ is tuple:  # frexp
@@ -336,15 +336,6 @@ class CudaBackend(LateChecks, Backend):
         except CompileError as error:
             refuse(f"{op.name} (gradient)", error, "its parts run one by one, slower")
             self._gradients[op] = _no_gradients
-            return None
-        return made
-
-    def _by_function(self, op: Op, needs: Any, g: Any, kept: tuple[Any, ...], attrs: Any) -> list[Any] | None:
-        try:
-            made: list[Any] | None = GRADIENTS[op](self, needs, g, *kept, **attrs)
-        except CompileError as error:
-            refuse(f"{op.name} (gradient)", error, "its parts run one by one, slower")
-            GRADIENTS.pop(op, None)
             return None
         return made
 

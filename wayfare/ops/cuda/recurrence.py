@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 
 from wayfare.codegen.cuda.gemm import gemm_calls
+from wayfare.codegen.cuda.nvrtc import CompileError
 from wayfare.codegen.loop.expr import OF_NUMPY
 from wayfare.codegen.loop.language import Loop
 from wayfare.codegen.runtime.command import BufferView
+from wayfare.codegen.runtime.kernel import refuse
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import spec_of
 from wayfare.ops.cuda.table import gradients_on_cuda, on_cuda
@@ -51,7 +53,11 @@ def _register(cell: Cell) -> None:
             wide = [tuple([None if a is None else a.astype(np.float32) for a in part]) for part in (g, y, (x, *others))]
             found = gradients(b, needs, wide[0], wide[1], *wide[2], sizes=sizes, reverse=reverse)
             return [None if d is None else d.astype(dtype) for d in found]
-        return _pull(b, cell, needs, g, y, x, others[:count], others[count:], sizes, reverse)
+        try:
+            return _pull(b, cell, needs, g, y, x, others[:count], others[count:], sizes, reverse)
+        except CompileError as error:
+            refuse(f"{cell.name} (gradient)", error, "its parts run one by one, slower")
+            return None
 
 
 for _cell in CELLS:
@@ -72,8 +78,8 @@ def _gradient(cell: Cell, dtype: str, of_rows: bool) -> Loop:
 
 
 class _Operand:
-    """Numbers [rows, hidden] of each step, in memory whose rows are `width` elements apart. `moves`: do they lie further
-    on at each step? (Else they are those of the first sequences.)"""
+    """Numbers [rows, hidden] of each step: some columns of an array. `moves`: do they lie further on at each step? (Else
+    they are those of the first sequences.)"""
 
     __slots__ = ("address", "row_bytes", "shape", "step_bytes", "strides")
 
@@ -152,8 +158,8 @@ def _run(
     kept += input_bias if cell.inner_bias else input_bias + state_bias
     extra = b.empty((total, cell.extra * hidden), dtype)
     after = [b.empty((total, hidden), dtype) for _ in states]
-    # A step writes all its states in front of the next one's rows. Where sequences end, the states that nobody reads are
-    # written over by later steps; so there is room behind the last rows.
+    # A step writes all its states to where the next one's rows begin. Where sequences end, the states that nobody reads
+    # are written over by later steps; so there is room behind the last rows.
     before = [b.empty((total + most, hidden), dtype) for _ in states]
     for state, was in zip(states, before, strict=True):
         if reverse:
@@ -231,10 +237,10 @@ def _pull(
     ]  # fmt: skip
     kernel = _Kernel(b, _gradient(cell, OF_NUMPY[dtype], of_rows is not None), operands)
     gemm, row = b.launcher.gemm, cell.gates * hidden * dtype.itemsize
-    of_gates, weight, target = b.address(da), b.address(of_state), b.address(back)
+    width, of_gates, weight, target = cell.gates * hidden, b.address(da), b.address(of_state), b.address(back)
     for step in reversed(steps_of(sizes, reverse)):
         kernel.run(step.start, step.size)
-        gemm(_product(dtype, step.size, cell.gates * hidden, hidden, False), of_gates + step.start * row, weight, target)
+        gemm(_product(dtype, step.size, width, hidden, False), of_gates + step.start * row, weight, target)
     if cell.direct and cell.reads == 0:
         back += direct[0]
     bias = b.ops.sum(dx, dim=(0,), keepdim=False) if needs[-2] or needs[-1] else None
