@@ -277,8 +277,9 @@ class DeviceMemory(Memory):
 
     def stack(self, arrays: Sequence[Any], row: Row) -> Any:
         """Arrays of one shape as the rows of one: one launch, if they are contiguous."""
-        arrays = [self._backend.in_c_order(array) for array in arrays]
-        return self.gather(np.array([address(array) for array in arrays], np.int64), row)
+        backend = self._backend
+        arrays = [a if a.flags.c_contiguous else backend.in_c_order(a) for a in arrays]
+        return self.gather(np.array(backend.addresses(arrays), np.int64), row)
 
     def add(self, addresses: Array, values: Any) -> None:
         """Add each row of an array to the row at an address, in order: one launch."""
@@ -378,7 +379,7 @@ class DeviceMemory(Memory):
 
 
 HOST: Final = HostMemory()
-_OF_DEVICES: dict[tuple[Backend, Device], DeviceMemory] = {}
+_OF_DEVICES: dict[tuple[Backend, int | None], DeviceMemory] = {}
 
 
 def memory_of(array: Any) -> Memory:
@@ -398,7 +399,8 @@ def memory_at(device: Device) -> Memory:
 
 
 def _of(backend: Backend, device: Device) -> Memory:
-    made = _OF_DEVICES.get((backend, device))
+    key = (backend, device.index)  # not the device itself, whose hash takes Python
+    made = _OF_DEVICES.get(key)
     if made is None:
-        made = _OF_DEVICES[backend, device] = DeviceMemory(backend, device)
+        made = _OF_DEVICES[key] = DeviceMemory(backend, device)
     return made

@@ -195,6 +195,10 @@ class CudaBackend(LateChecks, Backend):
         """Where in the memory of the GPU an array begins."""
         return int(array.data.ptr)
 
+    def addresses(self, arrays: Sequence[Any]) -> list[int]:
+        """The same of many arrays."""
+        return [array.data.ptr for array in arrays]
+
     def from_dlpack(self, other: Any) -> Any:
         """An array on the memory of an object of another library."""
         return self.xp.from_dlpack(other)

@@ -78,8 +78,8 @@ def _gradient(cell: Cell, dtype: str, of_rows: bool) -> Loop:
 
 
 class _Operand:
-    """Numbers [rows, hidden] of each step: some columns of an array. `moves`: do they lie further on at each step? (Else
-    they are those of the first sequences.)"""
+    """Numbers [rows, hidden] of each step: some columns of an array. `moves`: do they lie further on at each step, or
+    are they those of the first sequences?"""
 
     __slots__ = ("address", "row_bytes", "shape", "step_bytes", "strides")
 
