@@ -409,4 +409,4 @@ def order_of(array: Array) -> tuple[int, ...] | None:
 
 def in_order_of(array: Array, order: tuple[int, ...]) -> Array:
     """A copy with this order of dimensions in memory."""
-    return copied(array.transpose(order), "C").transpose(tuple(np.argsort(order)))
+    return copied(array.transpose(order), "C").transpose(tuple(np.argsort(order)))  # type: ignore[no-any-return]

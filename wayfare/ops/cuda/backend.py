@@ -327,7 +327,8 @@ class CudaBackend(LateChecks, Backend):
         rules."""
         op = node.op
         if op in GRADIENTS:
-            return attempt(self, lambda: GRADIENTS[op](self, needs, g, *kept, **node.attrs), op.name)
+            found: Any = attempt(self, lambda: GRADIENTS[op](self, needs, g, *kept, **node.attrs), op.name)
+            return found  # type: ignore[no-any-return]
         if self.new_launcher is None or op.family != "elementwise" or op.vjp is None or isinstance(op.vjp, joint):
             return None
         if g.__class__ is tuple:  # frexp

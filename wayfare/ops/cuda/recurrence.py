@@ -137,10 +137,10 @@ def _product(dtype: np.dtype[Any], size: int, inner: int, columns: int, transpos
     """The call for (size × inner) @ a weight (inner × columns), or the transpose of a weight (columns × inner)."""
     item = dtype.itemsize
     strides = (item, inner * item) if transposed else (columns * item, item)
-    views = [BufferView(0, 0, (size, inner), (inner * item, item), dtype),
-             BufferView(1, 0, (inner, columns), strides, dtype),
-             BufferView(2, 0, (size, columns), (columns * item, item), dtype)]  # fmt: skip
-    ((call, *_),) = gemm_calls(*views, False)  # type: ignore[call-arg]
+    a = BufferView(0, 0, (size, inner), (inner * item, item), dtype)
+    b = BufferView(1, 0, (inner, columns), strides, dtype)
+    out = BufferView(2, 0, (size, columns), (columns * item, item), dtype)
+    ((call, *_),) = gemm_calls(a, b, out, False)
     return call
 
 
@@ -243,7 +243,7 @@ def _pull(
         gemm(_product(dtype, step.size, width, hidden, False), of_gates + step.start * row, weight, target)
     if cell.direct and cell.reads == 0:
         back += direct[0]
-    bias = b.ops.sum(dx, dim=(0,), keepdim=False) if needs[-2] or needs[-1] else None
+    bias: Any = b.ops.sum(dx, dim=(0,), keepdim=False) if needs[-2] or needs[-1] else None
     return [
         b.matmul(dx, of_input) if needs[0] else None,
         *[d if need else None for d, need in zip([back, *direct], needs[1 : 1 + cell.states], strict=False)],
