@@ -265,6 +265,10 @@ class Backend:
         """Where in the memory of the device an array begins."""
         raise NotImplementedError
 
+    def addresses(self, arrays: Sequence[Any]) -> list[int]:
+        """The same of many arrays."""
+        return [self.address(array) for array in arrays]
+
     def from_dlpack(self, other: Any) -> Any:
         """An array on the memory of an object of another library."""
         raise NotImplementedError

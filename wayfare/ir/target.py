@@ -285,18 +285,24 @@ class DeviceTarget(Target):
 
     def run_kernel(self, kernel: Kernel, inputs: list[Any], outputs: list[Any], shape: Shape, axes: Any) -> None:
         """Launch a loop."""
-        found = self._backend.kernel(kernel.loop)
-        if axes is None:
-            found(inputs, outputs)
-        else:
-            found.rows(inputs, axes, outputs)
+        self._launched(self._backend.kernel(kernel.loop), inputs, outputs, shape, axes)
+
+    def _launched(self, kernel: Any, inputs: list[Any], outputs: list[Any], shape: Shape, axes: Any) -> list[Any]:
+        if 0 not in shape:
+            # What it writes overlaps nothing that it reads later, so outputs need no checks. (Those of neighbouring
+            # columns seem to overlap.)
+            return kernel.into(inputs, outputs, shape, axes)  # type: ignore[no-any-return]
+        return outputs if axes is None else kernel.rows(inputs, axes, outputs)  # type: ignore[no-any-return]
 
     def repeated(self, kernel: Kernel, shape: Shape, axes: Any) -> Callable[[list[Any], list[Any]], list[Any]]:
         """The same as a function of (inputs, outputs); kernels of devices keep their own plans."""
+        found: Any = None
 
         def run(inputs: list[Any], outputs: list[Any]) -> list[Any]:
-            self.run_kernel(kernel, inputs, outputs, shape, axes)
-            return outputs
+            nonlocal found
+            if found is None:
+                found = self._backend.kernel(kernel.loop)
+            return self._launched(found, inputs, outputs, shape, axes)
 
         return run
 

@@ -214,9 +214,9 @@ static PyObject *set_up_recording(PyObject *self, PyObject *args) {
 }
 
 static int init_record(PyObject *m) {
-    PyObject **const names[] = {&sFLUSH, &sOF, &sOUTER, &sMEMORY_SHARED};
-    static const char *const texts[] = {"flush", "of", "outer", "memory_shared"};
-    for (int i = 0; i < 4; i++) if ((*names[i] = PyUnicode_InternFromString(texts[i])) == NULL) return -1;
+    PyObject **const names[] = {&sFLUSH, &sOF, &sON_DEVICE, &sOUTER, &sMEMORY_SHARED};
+    static const char *const texts[] = {"flush", "of", "on_device", "outer", "memory_shared"};
+    for (int i = 0; i < 5; i++) if ((*names[i] = PyUnicode_InternFromString(texts[i])) == NULL) return -1;
     return add_type(m, "Recorder", &recorder_spec, &RecorderType) || add_type(m, "FastPath", &fast_path_spec, &FastPathType)
         || add_type(m, "LazyMethod", &lazy_spec, &LazyMethodType) ? -1 : 0;
 }

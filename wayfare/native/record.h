@@ -13,12 +13,12 @@ static PyObject *EPOCH;
 static struct { Py_ssize_t pending, pending_bytes, limit, hub, row_copies, live, op_fast_paths, opaque_fast_paths, callees, no_common_calls; } SESSION;
 static struct { Py_ssize_t current, in_order; } HUB;
 static PyTypeObject *HubType;
-static PyObject *sFLUSH, *sOF, *sOUTER, *sMEMORY_SHARED;
+static PyObject *sFLUSH, *sOF, *sON_DEVICE, *sOUTER, *sMEMORY_SHARED;
 
 enum { MOST_OUTS = 8, MOST_ROWS = 16 };
 enum { MOST_ROW_BYTES = 64 * 1024 };  /* MAX_ROW_BYTES of record/signature.py */
 enum { NEVER_NEEDS, ALWAYS_NEEDS, MAYBE_NEEDS };
-enum { IS_VALUE, IS_OUTSIDE, MAY_HAVE_ROLE };
+enum { IS_VALUE, IS_OUTSIDE, MAY_HAVE_ROLE, ON_DEVICE };
 
 /* Records calls of one signature. A fast path is a recorder that first looks whether the arguments are those it is for. */
 typedef struct {
@@ -176,6 +176,16 @@ static PyObject *outside_row(PyObject *session, PyObject *t, PyObject *expected,
     return row;
 }
 
+/* The same for a tensor on another device than the CPU: Python looks at its array, and makes the row. */
+static PyObject *device_row(PyObject *session, PyObject *t, PyObject *expected) {
+    if (Py_TYPE(t) != TensorType || AT(t, T.requires_grad) != Py_False || AT(t, T.view) != Py_None || AT(t, TENSOR_ROLE) != NULL) return NULL;
+    PyObject *copies = Py_XNewRef(AT(session, SESSION.row_copies));
+    PyObject *row = copies == NULL ? NULL : PyObject_CallMethodObjArgs(copies, sON_DEVICE, t, expected, NULL);
+    Py_XDECREF(copies);
+    if (row == Py_None) Py_CLEAR(row);
+    return row;
+}
+
 /* Are these integers at least 0, and less than an attribute of the owner? 0: that must be found out in another way. */
 static int are_below(Recorder *r, PyObject *copy) {
     if (r->below == Py_None || !IS_A(AT(copy, K.row), RowType) || !IS_A(AT(copy, K.data), &PyBytes_Type)) return 0;
@@ -221,7 +231,8 @@ static PyObject *by_one_fast_path(Recorder *r, PyObject *session, PyObject *cons
                 PyObject *value = AT(flat[i], T.handle);
                 if (IS_A(value, ValueType) && AT(value, W.row) == expected) row = Py_NewRef(value);
             }
-        } else row = outside_row(session, flat[i], expected, r->rows[i] == MAY_HAVE_ROLE);
+        } else if (r->rows[i] == ON_DEVICE) row = device_row(session, flat[i], expected);
+        else row = outside_row(session, flat[i], expected, r->rows[i] == MAY_HAVE_ROLE);
         if (row == NULL) {
             Py_DECREF(rows);
             return PyErr_Occurred() ? NULL : Py_NewRef(MISSED);

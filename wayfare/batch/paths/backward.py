@@ -11,11 +11,12 @@ from wayfare.autograd.backward import grad as gradients_of
 from wayfare.batch.function_profile import MapTiming
 from wayfare.batch.paths.blocks import evaluate
 from wayfare.batch.paths.run import Finished, PathRun, Stored
-from wayfare.batch.record.call import Row
+from wayfare.batch.record.call import Row, row_of
+from wayfare.batch.record.memory import Memory, memory_of
 from wayfare.batch.run.backward import Tape, eagerly, without_history, without_hooks
 from wayfare.codegen.routines.rows import Rows
+from wayfare.core.device import as_array
 from wayfare.core.errors import InPlaceError
-from wayfare.core.numpy_math import Array
 from wayfare.core.tensor import Tensor, wrap
 from wayfare.core.write_clock import latest_write, written_after
 
@@ -76,15 +77,15 @@ class PathTape(Tape):
     def _together(self, given: list[Any], wanted: tuple[bool, ...]) -> list[Any] | None:
         """The same for all examples at once. None if a gradient is not finite: an example that does not use a value has
         a zero there, and zero times infinity would be NaN where the loop has a number."""
-        rows: dict[int, tuple[Stored, Array]] = {}
+        rows: dict[int, tuple[Stored, list[int], list[Any]]] = {}
         for result, g in zip(self.seeds, given, strict=True):
             if g is not None:
                 output = result.finished.results[result.number]
-                if id(output) not in rows:
-                    rows[id(output)] = (output, np.zeros(output.array.shape, output.array.dtype))
-                rows[id(output)][1][result.position] += g.dense() if g.__class__ is Rows else g
-        stacked, shared = self._run.backward(list(rows.values()))
-        if not all([_finite(g) for g in (*stacked.values(), *shared.values())]):
+                _, positions, arrays = rows.setdefault(id(output), (output, [], []))
+                positions.append(result.position)
+                arrays.append(g.dense() if g.__class__ is Rows else g)
+        stacked, shared = self._run.backward([(output, _spread(output.array, *own)) for output, *own in rows.values()])
+        if not _finite([*stacked.values(), *shared.values()]):
             if self._is_stale():
                 self._refuse()
             return None
@@ -152,14 +153,14 @@ class PathTape(Tape):
                     t = source.tensor(finished.family.arguments[number - finished.family.start])
                     if t is not None:
                         known[source.value] = replaced.get(id(t), t)
-                for i, t in enumerate(evaluate(recording.made, known, graph.cuts)):
+                for i, t in enumerate(evaluate(recording.made, known, graph)):
                     made[number, i] = t
         others = [wrap(r.finished.results[r.number].array[r.position, ...]) for r in self.seeds]
         return [made.get((r.example, r.number), other) for r, other in zip(self.seeds, others, strict=True)]
 
     def _by_example(self, given: list[Any], wanted: tuple[bool, ...]) -> list[Any]:
         """The gradients as arrays, each example differentiated by itself."""
-        seeds = [None if g is None else wrap(g.dense() if g.__class__ is Rows else np.asarray(g)) for g in given]
+        seeds = [None if g is None else wrap(g.dense() if g.__class__ is Rows else as_array(g)) for g in given]
         found = self._differentiated(seeds, wanted, False)
         return [None if g is None else g._array for g in found]
 
@@ -187,8 +188,17 @@ class PathTape(Tape):
         return [next(found) if want else None for want in wanted]
 
 
-def _finite(g: Any) -> bool:
-    if g.__class__ is Rows:
-        return all([bool(np.isfinite(part.values).all()) for part in g.parts])
-    # The sum of the squares is finite unless an element is not, or is very large: then each is looked at.
-    return bool(np.isfinite(np.dot(g.reshape(-1), g.reshape(-1)))) or bool(np.isfinite(g).all())
+def _spread(like: Any, positions: list[int], arrays: list[Any]) -> Any:
+    """Zeros as large as an array, but for these rows."""
+    row = row_of(like.shape[1:], like.dtype, None, memory_of(like))
+    with row.memory.active():
+        return row.memory.spread(row.memory.stack(arrays, row), np.array(positions), len(like))
+
+
+def _finite(grads: list[Any]) -> bool:
+    """Are all numbers of gradients finite?"""
+    found: dict[Memory, list[Any]] = {}
+    for g in grads:
+        for array in [part.values for part in g.parts] if g.__class__ is Rows else [g]:
+            found.setdefault(memory_of(array), []).append(array)
+    return all([memory.finite(arrays) for memory, arrays in found.items()])

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.batch.record.memory import HOST, Memory, memory_at
 from wayfare.compiler.record.graph import Graph, Source
 from wayfare.compiler.replay.trace_tree import Block
 from wayfare.core.dispatch import apply
@@ -18,12 +19,13 @@ from wayfare.core.tensor import Tensor, wrap
 from wayfare.ir.graph import Step, Value, in_order
 
 
-def evaluate(values: Sequence[Value], known: dict[Value, Any], cuts: dict[Value, tuple[bool, ...]]) -> list[Tensor]:
+def evaluate(values: Sequence[Value], known: dict[Value, Any], graph: Graph) -> list[Tensor]:
     """Run the steps that compute values, as ordinary ops on tensors. Where a gradient stops, the input is detached."""
+    cuts, memory = graph.cuts, memory_of_graph(graph)
     given = {id(v.step) for v in known}
     for step in in_order(values, given):
         if step.op is None:
-            _enter_constant(step, known)
+            _enter_constant(step, known, memory)
         elif id(step) not in given:
             inputs = [known[v] for v in step.inputs]
             for i, stops in enumerate(cuts.get(step.outputs[0], ())):
@@ -34,10 +36,15 @@ def evaluate(values: Sequence[Value], known: dict[Value, Any], cuts: dict[Value,
     return [known[v] for v in values]
 
 
-def _enter_constant(step: Step, known: dict[Value, Any]) -> None:
+def memory_of_graph(graph: Graph) -> Memory:
+    """Where the arrays of the recordings lie."""
+    return HOST if graph.device is None else memory_at(graph.device)
+
+
+def _enter_constant(step: Step, known: dict[Value, Any], memory: Memory) -> None:
     value = step.outputs[0]
     if value not in known:
-        known[value] = wrap(_array_of(step))
+        known[value] = wrap(memory.constant(_array_of(step)))
 
 
 def _array_of(step: Step) -> Array:
@@ -87,7 +94,7 @@ class BlockInputs:
                 for v in step.outputs:
                     numbers[v] = len(numbers)
         key.append(tuple([numbers[v] for v in self.targets]))
-        self.key = (block.how, *key)
+        self.key = (block.how, graph.device, *key)
         self.takes_arguments = any([source.kind == "argument" for source in self.shared])
 
     def is_of(self, block: Block, before: set[Value]) -> bool:

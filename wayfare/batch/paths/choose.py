@@ -14,6 +14,7 @@ from wayfare.batch.paths.recorded import LEAST, RecordedPaths
 from wayfare.batch.record.owner_table import table_of
 from wayfare.compiler.captures.names import content_of
 from wayfare.compiler.function import Compiled
+from wayfare.core.device import default_device
 from wayfare.core.mode import LOOPING, STATE
 from wayfare.nn.module import Module
 
@@ -49,7 +50,7 @@ def paths_of(function: Any) -> RecordedPaths | None:
     if owner is None:
         return None
     table = table_of(owner)
-    key = ("paths", _code(function))
+    key = ("paths", _code(function), str(default_device()))
     found: RecordedPaths | None = table.get(key)
     if found is None or not _does_the_same(found.function, function):
         if len(table) >= _MOST and key not in table:

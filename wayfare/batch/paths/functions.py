@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from time import thread_time
 from typing import Any
 
-import numpy as np
-
 from wayfare.autograd.engine import run as run_backward
 from wayfare.autograd.vmap import map_batch
 from wayfare.batch.paths.blocks import BlockInputs, evaluate
@@ -19,6 +17,7 @@ from wayfare.batch.paths.budget import PathBudget
 from wayfare.batch.paths.plans import BlockPlan, size_of_plan
 from wayfare.codegen.routines.rows import Rows
 from wayfare.compiler.record.graph import Graph
+from wayfare.core.device import copied
 from wayfare.core.dispatch import tensor_ops
 from wayfare.core.errors import InPlaceError
 from wayfare.core.mode import changed_mode
@@ -56,7 +55,7 @@ class OpsCall:
         for t in self._leaves:
             g: Any = t._grad
             # Gradients of different inputs may be one array, and ours are added to in place.
-            found.append(g if g is None or g.__class__ is Rows else np.array(g._array))
+            found.append(g if g is None or g.__class__ is Rows else copied(g._array))
             t._grad = None
         return found
 
@@ -90,7 +89,7 @@ class BlockFunction:
     """The function of all blocks with one key."""
 
     __slots__ = (
-        "_batched", "_budget", "_cuts", "_name", "_plans", "_rows", "_runs", "_shared", "_targets", "unplanned",
+        "_batched", "_budget", "_graph", "_name", "_plans", "_rows", "_runs", "_shared", "_targets", "unplanned",
     )  # fmt: skip
 
     def __init__(self, name: str, inputs: BlockInputs, graph: Graph, budget: PathBudget) -> None:
@@ -99,7 +98,7 @@ class BlockFunction:
         self._rows = inputs.rows
         self._shared: list[Value] = [source.value for source in inputs.shared]
         self._targets = inputs.targets
-        self._cuts = graph.cuts
+        self._graph = graph
         self._runs: dict[Any, int] = {}
         self._plans: dict[Any, BlockPlan] = {}
         self.unplanned = ""  # why it is not planned
@@ -109,7 +108,7 @@ class BlockFunction:
     def _one(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """The block for one example."""
         known = dict(zip([*self._rows, *self._shared], tensors, strict=True))
-        return tuple(evaluate(self._targets, known, self._cuts))
+        return tuple(evaluate(self._targets, known, self._graph))
 
     def size_for(self, count: int, needs: tuple[bool, ...]) -> int:
         """How many rows a call for `count` examples wants: more if it is planned for a larger size."""
@@ -147,7 +146,7 @@ class BlockFunction:
             return None
         began = thread_time()
         try:
-            plan = BlockPlan(self._name, self._rows, self._shared, self._targets, self._cuts, size, needs, arrays)
+            plan = BlockPlan(self._name, self._rows, self._shared, self._targets, self._graph.cuts, size, needs, arrays)
         except Exception as error:
             # An op whose rules read numbers, say. Its ops can still run one by one.
             self.unplanned = f"{type(error).__name__}: {error}"

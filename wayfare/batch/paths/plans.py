@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from wayfare.batch.garbage_collection import COLLECTOR
 from wayfare.core.numpy_math import Array
 from wayfare.core.spec import FLOAT_KINDS
@@ -134,7 +132,7 @@ class BlockPlan:
         found = self._zeros.get(number)
         if found is None:
             v = self._outputs[number]
-            found = self._zeros[number] = np.zeros(v.shape, v.dtype)
+            found = self._zeros[number] = self._forward.target.zeros(v.shape, v.dtype)
         return found
 
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from wayfare.batch.fibers.example import Example
 from wayfare.batch.function_profile import FunctionProfile, MapTiming
 from wayfare.batch.garbage_collection import COLLECTOR
+from wayfare.batch.paths.blocks import memory_of_graph
 from wayfare.batch.paths.budget import PathBudget
 from wayfare.batch.paths.functions import BlockFunction
 from wayfare.batch.paths.results import deliver
@@ -29,7 +30,6 @@ from wayfare.compiler.replay.entry import Entry
 from wayfare.compiler.signature import Signature
 from wayfare.compiler.structure import Opaque
 from wayfare.core.callsite import outside_frames
-from wayfare.core.device import Device
 from wayfare.core.mode import STATE
 from wayfare.ir.graph import in_order
 
@@ -114,10 +114,6 @@ class RecordedPaths:
     def _run_signed(
         self, examples: list[Example], loop: Loop, profile: FunctionProfile, stats: PathStats, always: bool
     ) -> list[Example]:
-        device = examples[0].elsewhere()
-        if device is not None:
-            stats.refused(_on(device))
-            return examples
         began = thread_time()
         loop_seconds = self._one * len(examples)
         if not self._budget.begin(None if always else loop_seconds, self._maps):
@@ -304,9 +300,13 @@ class RecordedPaths:
         self, families: list[Family], running: list[Signed], loop: Loop, stats: PathStats, timing: MapTiming
     ) -> list[Signed]:
         """Run families of examples together; returns those that left the tree, or all of them after an error."""
+        # Checks of earlier ops, which the first decision may raise.
+        waiting = [error for memory in {family.tree.memory for family in families} for error in memory.late_errors()]
         try:
             run = PathRun(families, STATE.mode is None or STATE.mode.grad)
         except Exception as error:
+            if any([error is one for one in waiting]):
+                raise
             # An error of one example fails the whole group: Python raises it on its own line.
             self._failures += 1
             stats.failed = error
@@ -362,15 +362,10 @@ def _signed(examples: list[Example]) -> tuple[list[Signed], list[Example]]:
     return signed, rest
 
 
-def _on(device: Device) -> str:
-    return f"its tensors are on {device}, where the ops of examples run in groups"
-
-
 def _unbatchable(entry: Entry) -> str:
     """Why the paths of an entry cannot be run for many examples at once; "" if they can."""
-    device = entry.graph.device
-    if device is not None and device.type != "cpu":
-        return _on(device)
+    if not memory_of_graph(entry.graph).has_kernels:
+        return "its tensors are on a device where nothing can be gathered"
     for block in entry.tree.walk():
         recording = block.recording
         if recording is None:

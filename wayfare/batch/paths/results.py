@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 from weakref import ref
 
-import numpy as np
-
 from wayfare.batch.fibers.example import Example
 from wayfare.batch.function_profile import MapTiming
 from wayfare.batch.paths.backward import PathTape, Result
@@ -15,6 +13,7 @@ from wayfare.batch.paths.run import PathRun
 from wayfare.batch.record.call import row_of
 from wayfare.compiler.record.recording import Output, Recording, in_order_of
 from wayfare.compiler.structure import TENSOR, put_together
+from wayfare.core.device import copied, is_writable
 from wayfare.core.dispatch import apply
 from wayfare.core.mode import current
 from wayfare.core.op import REGISTRY
@@ -37,7 +36,7 @@ def deliver(run: PathRun, examples: Sequence[Example], timing: MapTiming | None)
             array = copies.get(id(stored))
             if array is None:
                 # The user may write to a result, and the gradient may read what the block has made.
-                array = copies[id(stored)] = np.array(stored.array) if stored.needs else stored.array
+                array = copies[id(stored)] = copied(stored.array) if stored.needs else stored.array
             needs = stored.needs and recording.made_needs[number]
             columns.append((array, order, row_of(array.shape[1:], array.dtype) if needs else None))
         for index, example in enumerate(finished.examples.tolist()):
@@ -85,6 +84,6 @@ def _row(rows: Any, position: int, order: tuple[int, ...] | None) -> Tensor:
     array: Any = rows[position, ...]
     if order is not None:
         array = in_order_of(array, order)
-    return wrap(array if array.flags.writeable else np.array(array))
+    return wrap(array if is_writable(array) else copied(array))
 
 

@@ -6,6 +6,7 @@ An outcome that was never recorded ends the run for the examples that have it: t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,12 @@ from wayfare.autograd.engine import add_up
 from wayfare.batch.paths.blocks import BlockInputs
 from wayfare.batch.paths.stats import Visit
 from wayfare.batch.paths.tree import BatchedTree
-from wayfare.batch.record.call import row_of_array
+from wayfare.batch.record.call import row_of, row_of_array
+from wayfare.batch.record.memory import Memory, memory_of
 from wayfare.codegen.routines.rows import Rows
 from wayfare.compiler.record.recorder import outcome_of
 from wayfare.compiler.replay.trace_tree import Block
+from wayfare.core.device import address
 from wayfare.core.mode import changed_mode
 from wayfare.core.numpy_math import Array
 from wayfare.core.tensor import Tensor
@@ -134,7 +137,9 @@ class PathRun:
         with changed_mode(executor=None):
             while waiting:
                 key = min(waiting, key=lambda k: _priority(waiting[k])) if len(waiting) > 1 else next(iter(waiting))
-                self._through(waiting, waiting.pop(key))
+                groups = waiting.pop(key)
+                with groups[0].family.tree.memory.active():
+                    self._through(waiting, groups)
         if not self._grad:
             self._ran.clear()
 
@@ -173,10 +178,13 @@ class PathRun:
         needs = (*[any([part[0].needs for part in parts]) for parts in rows],
                  *[grad and t._requires_grad for t in shared])  # fmt: skip
         wanted = function.size_for(size, needs)
-        arrays = [_gathered(parts, size, wanted) for parts in rows]
+        memory = groups[0].family.tree.memory
+        gathered = _gathered if memory.is_host else partial(_gathered_there, memory)
+        arrays = [gathered(parts, size, wanted) for parts in rows]
         arrays += [t._array for t in shared]
         call = function(arrays, wanted, size, needs)
-        made = [Stored(array, carries) for array, carries in zip(call.outputs, call.carries, strict=True)]
+        outputs = call.outputs if memory.is_host else [memory.contiguous(array) for array in call.outputs]
+        made = [Stored(array, carries) for array, carries in zip(outputs, call.carries, strict=True)]
         self.groups += 1
         if grad and True in call.carries:
             self._ran.append(Ran(call, rows, shared, made))
@@ -184,12 +192,14 @@ class PathRun:
                 if t._requires_grad:
                     self.shared[id(t)] = t
         start = 0
+        if groups[0].block.recording is None:
+            decided = memory.on_host(made[0].array)  # of all groups at once
         for group in groups:
             if group.block.recording is not None:
                 self.finished.append(Finished(group, made, start))
                 self.visits.append(Visit("", group.block.depth, len(group.examples), []))
             else:
-                self._split(waiting, group, dict(zip(group.inputs.targets, made, strict=True)), made[0].array, start)
+                self._split(waiting, group, dict(zip(group.inputs.targets, made, strict=True)), decided, start)
             start += len(group.examples)
 
     def _split(
@@ -218,11 +228,16 @@ class PathRun:
             arrived = [grads.get(id(stored)) for stored in ran.outputs]
             if all([g is None for g in arrived]):
                 continue
-            found = ran.call.backward(arrived, self.time)
+            memory = memory_of(ran.outputs[0].array)
+            with memory.active():
+                found = ran.call.backward(arrived, self.time)
             for parts, g in zip(ran.rows, found, strict=False):
                 if g is None:
                     continue
                 g = g.dense() if g.__class__ is Rows else g
+                if not memory.is_host:
+                    _add_rows_there(memory, grads, parts, g)
+                    continue
                 at = 0
                 for stored, chosen, count in parts:
                     if stored.needs:
@@ -231,7 +246,8 @@ class PathRun:
             for t, g in zip(ran.shared, found[len(ran.rows) :], strict=True):
                 if g is not None:
                     old = totals.get(id(t))
-                    totals[id(t)] = g if old is None else add_up(old, g, True, False)
+                    with memory.active():
+                        totals[id(t)] = g if old is None else add_up(old, g, True, False)
             for stored in ran.outputs:
                 grads.pop(id(stored), None)
         return grads, totals
@@ -261,6 +277,50 @@ def _gathered(parts: list[Part], count: int, size: int) -> Array:
     if count < size:
         made[count:] = made[:1]  # rows that nobody reads: those of an example cannot fail where others do not
     return made
+
+
+def _places(part: Part) -> Array:
+    """The addresses of rows."""
+    stored, chosen, count = part
+    array = stored.array
+    found: Array = address(array) + (np.arange(count) if chosen is None else chosen) * (array.nbytes // len(array))
+    return found
+
+
+def _gathered_there(memory: Memory, parts: list[Part], count: int, size: int) -> Any:
+    """The same on another device: one launch, or none for rows that lie side by side."""
+    stored, chosen, _ = parts[0]
+    array = stored.array
+    if len(parts) == 1:
+        if chosen is None and len(array) == size:
+            return array
+        if chosen is not None and size == count and int(chosen[-1]) - int(chosen[0]) == count - 1:
+            return array[int(chosen[0]) : int(chosen[0]) + count]
+    places = np.concatenate([_places(part) for part in parts])
+    if count < size:
+        places = np.concatenate([places, np.full(size - count, places[0])])
+    return memory.gather(places, row_of(array.shape[1:], array.dtype, None, memory))
+
+
+def _add_rows_there(memory: Memory, grads: dict[int, Any], parts: list[Part], g: Any) -> None:
+    """Add to the gradients of some rows on another device: one launch for all parts."""
+    stored, chosen, _ = parts[0]
+    if len(parts) == 1 and chosen is None and len(g) == len(stored.array) and id(stored) not in grads:
+        grads[id(stored)] = g
+        return
+    at = 0
+    places: list[Array] = []
+    rows: list[Array] = []
+    for stored, chosen, count in parts:
+        if stored.needs:
+            old = grads.get(id(stored))
+            if old is None:
+                old = grads[id(stored)] = memory.zeros(stored.array.shape, stored.array.dtype)
+            places.append(_places((Stored(old, True), chosen, count)))
+            rows.append(np.arange(at, at + count))
+        at += count
+    found = np.concatenate(rows)
+    memory.add(np.concatenate(places), g[:at] if len(found) == at else memory.take(g, found))
 
 
 def _add_rows(grads: dict[int, Array], stored: Stored, chosen: Array | None, g: Array) -> None:

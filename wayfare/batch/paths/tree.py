@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wayfare.batch.paths.blocks import BlockInputs
+from wayfare.batch.paths.blocks import BlockInputs, memory_of_graph
 from wayfare.batch.paths.budget import PathBudget
 from wayfare.batch.paths.functions import BlockFunction
 from wayfare.compiler.record.graph import Source
@@ -23,6 +23,7 @@ class BatchedTree:
     ) -> None:
         self.entry = entry
         self._budget = budget
+        self.memory = memory_of_graph(entry.graph)
         # The numbers of the arguments that differ between examples.
         self.rows_of = rows_of
         # The values of these arguments, with their numbers.

@@ -110,6 +110,18 @@ class Memory:
         """The numbers of a computed value, for Python; Python will probably read those of others soon."""
         raise NotImplementedError
 
+    def on_host(self, array: Any) -> Array:
+        """An array for Python to read."""
+        raise NotImplementedError
+
+    def constant(self, array: Array) -> Any:
+        """An array of the CPU that an op reads here, and does not write."""
+        raise NotImplementedError
+
+    def finite(self, arrays: Sequence[Any]) -> bool:
+        """Are all numbers of floating-point arrays finite?"""
+        raise NotImplementedError
+
 
 class HostMemory(Memory):
     """The memory of the CPU."""
@@ -199,6 +211,21 @@ class HostMemory(Memory):
         found: Array = value.call.group.array_of(value)
         return found
 
+    def on_host(self, array: Any) -> Array:
+        """An array for Python to read: itself."""
+        found: Array = array
+        return found
+
+    def constant(self, array: Array) -> Array:
+        """An array of the CPU that an op reads here: itself."""
+        return array
+
+    def finite(self, arrays: Sequence[Any]) -> bool:
+        """Are all numbers of floating-point arrays finite?"""
+        # The sum of the squares is finite unless an element is not, or is very large: then each is looked at.
+        return all([bool(np.isfinite(np.dot(a.reshape(-1), a.reshape(-1)))) or bool(np.isfinite(a).all())
+                    for a in arrays])  # fmt: skip
+
 
 def _joined(parts: Sequence[Any], row: Row) -> Array:
     """For scalars and short rows joining bytes is many times faster than NumPy's `stack`."""
@@ -250,8 +277,9 @@ class DeviceMemory(Memory):
 
     def stack(self, arrays: Sequence[Any], row: Row) -> Any:
         """Arrays of one shape as the rows of one: one launch, if they are contiguous."""
-        arrays = [self._backend.in_c_order(array) for array in arrays]
-        return self.gather(np.array([address(array) for array in arrays], np.int64), row)
+        backend = self._backend
+        arrays = [a if a.flags.c_contiguous else backend.in_c_order(a) for a in arrays]
+        return self.gather(np.array(backend.addresses(arrays), np.int64), row)
 
     def add(self, addresses: Array, values: Any) -> None:
         """Add each row of an array to the row at an address, in order: one launch."""
@@ -298,6 +326,23 @@ class DeviceMemory(Memory):
         """The product of two matrices."""
         return self._backend.ops.matmul(a, b)
 
+    def on_host(self, array: Any) -> Array:
+        """A copy for Python to read."""
+        return self._backend.to_host(array)
+
+    def constant(self, array: Array) -> Any:
+        """An array of the CPU that an op reads here: a copy; numbers are copied once."""
+        with self.active():
+            return self._backend.constant_array(array)
+
+    def finite(self, arrays: Sequence[Any]) -> bool:
+        """Are all numbers of floating-point arrays finite? They are read in one copy."""
+        ops, flags = self._backend.ops, []
+        with self.active():
+            for array in arrays:
+                flags.append(ops.all(ops.isfinite(array), dim=tuple(range(array.ndim)), keepdim=False))
+            return not flags or bool(self.on_host(np.concatenate([flag.reshape(1) for flag in flags])).all())
+
     def read(self, value: Value, others: Iterable[Value]) -> Array:
         """The numbers of a computed value, for Python. What is read for one example is read for all: results that hold
         this value and others come in one copy, and stay with their groups."""
@@ -334,7 +379,7 @@ class DeviceMemory(Memory):
 
 
 HOST: Final = HostMemory()
-_OF_DEVICES: dict[tuple[Backend, Device], DeviceMemory] = {}
+_OF_DEVICES: dict[tuple[Backend, int | None], DeviceMemory] = {}
 
 
 def memory_of(array: Any) -> Memory:
@@ -354,7 +399,8 @@ def memory_at(device: Device) -> Memory:
 
 
 def _of(backend: Backend, device: Device) -> Memory:
-    made = _OF_DEVICES.get((backend, device))
+    key = (backend, device.index)  # not the device itself, whose hash takes Python
+    made = _OF_DEVICES.get(key)
     if made is None:
-        made = _OF_DEVICES[backend, device] = DeviceMemory(backend, device)
+        made = _OF_DEVICES[key] = DeviceMemory(backend, device)
     return made

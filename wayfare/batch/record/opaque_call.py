@@ -310,8 +310,7 @@ def find_opaque_call(
     signature.shared_need_grad = signature.differentiable and any(
         [t._requires_grad for t in (*opaque.captured, *signature.shared)]
     )
-    # On a device the steps of a recurrence are launched one by one, and so are its groups, in fewer launches.
-    if signature.memory.is_host and not signature.shared and len(tensors) == 1 + len(opaque.outs):
+    if not signature.shared and len(tensors) == 1 + len(opaque.outs):
         signature.over_steps = opaque.over_steps
     signature.shared = (*signature.shared, *opaque.captured)
     for t in signature.shared:

@@ -65,9 +65,9 @@ def fast_path_for(signature: Signature, owner: Any, args: tuple[Any, ...], rows:
     # An outside tensor of more than one number may be a parameter or a buffer: then the fast path checks for `_role`.
     may_have_role = tuple([v.__class__ is not Value and v.row.bytes > 8 for v in rows])
     constants = [None if kind != "constant" else part for kind, part in zip(shape, args, strict=True)]
-    if _fits_native(signature, len(shape), len(rows)) and not any([v.__class__ is DeviceRow for v in rows]):
-        sorts = [_VALUE if sort == "value" else _MAY_HAVE_ROLE if role else _OUTSIDE
-                 for sort, role in zip(_flat(shape), may_have_role, strict=True)]  # fmt: skip
+    if _fits_native(signature, len(shape), len(rows)):
+        sorts = [_VALUE if sort == "value" else _ON_DEVICE if v.__class__ is DeviceRow else _MAY_HAVE_ROLE if role
+                 else _OUTSIDE for v, sort, role in zip(rows, _flat(shape), may_have_role, strict=True)]  # fmt: skip
         return NATIVE.FastPath(  # type: ignore[no-any-return]
             signature, signature.outs, signature.carries, signature.pending_bytes, _NEEDS.index(needs_grad), owner,
             opaque.holds, opaque.fits, tuple([v.row for v in rows]),
@@ -87,7 +87,7 @@ def fast_path_for(signature: Signature, owner: Any, args: tuple[Any, ...], rows:
 
 # How the native module (native/record.h) is told the same.
 _NEEDS = ("never", "always", "maybe")
-_VALUE, _OUTSIDE, _MAY_HAVE_ROLE = 0, 1, 2
+_VALUE, _OUTSIDE, _MAY_HAVE_ROLE, _ON_DEVICE = 0, 1, 2, 3
 _PARTS = {"constant": -1, "value": -2, "outside": -2}
 _MAX_NATIVE_OUTS, _MAX_NATIVE_ROWS = 8, 16
 

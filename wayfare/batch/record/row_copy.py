@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.batch.record.call import Array, Row
+from wayfare.batch.record.memory import memory_of
 from wayfare.batch.record.signature import MAX_ROW_BYTES
 from wayfare.core.dispatch import record_one
 from wayfare.core.op import REGISTRY
@@ -92,6 +93,21 @@ class RowCopies:
         if found is None or found._array is not t._array:
             found = self._of_devices[id(t)] = DeviceRow(t, row)
             self._not_copied.append(found)
+        return found
+
+    def on_device(self, t: Tensor, row: Row) -> DeviceRow | None:
+        """A tensor of another device, without history, as a row like this one; None if it is not. (The native module
+        asks.)"""
+        array = t._array
+        found = self._of_devices.get(id(t))
+        if found is not None and found._array is array and found.row is row:
+            return found
+        if memory_of(array) is not row.memory or array.shape != row.shape or array.dtype is not row.dtype:
+            return None
+        if row.layout is not None or not array.flags.c_contiguous:
+            return None
+        found = self._of_devices[id(t)] = DeviceRow(t, row)
+        self._not_copied.append(found)
         return found
 
     def _of_history(self, t: Tensor, row: Row) -> Tensor:

@@ -15,7 +15,7 @@ from wayfare.compiler.record.memory import Memory
 from wayfare.compiler.record.overlap import overlap
 from wayfare.compiler.record.recorder import Decision, Draw, GiveUp, Recorder
 from wayfare.core.buffer_pool import owns_memory
-from wayfare.core.device import BACKENDS, zeros_on_device_of
+from wayfare.core.device import BACKENDS, copied, zeros_on_device_of
 from wayfare.core.errors import GraphError, InPlaceError
 from wayfare.core.numpy_math import Array
 from wayfare.core.quiet import quietly
@@ -409,4 +409,4 @@ def order_of(array: Array) -> tuple[int, ...] | None:
 
 def in_order_of(array: Array, order: tuple[int, ...]) -> Array:
     """A copy with this order of dimensions in memory."""
-    return np.ascontiguousarray(array.transpose(order)).transpose(tuple(np.argsort(order)))
+    return copied(array.transpose(order), "C").transpose(tuple(np.argsort(order)))  # type: ignore[no-any-return]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.codegen.runtime.command import BufferView
+from wayfare.core.device import BACKENDS
 from wayfare.core.numpy_math import Array
 from wayfare.core.op import Op
 from wayfare.ir.assemble import cover, numpy_key, placed
@@ -124,6 +125,7 @@ class BufferAssignment:
         self._steps = steps
         self._samples = dict(zip(inputs, samples, strict=True))
         self._numbers = {v: i for i, v in enumerate(inputs)}
+        self._away = bool(BACKENDS) and any([a.__class__ in BACKENDS for a in samples])  # on another device
         room = max([_extent(a)[1] - _extent(a)[0] for a in samples], default=0)
         room = max([room, *(_bytes(v) for step in steps for v in step.outputs)])
         for step in steps:
@@ -216,6 +218,8 @@ class BufferAssignment:
             array, buffer = self._samples[v], Buffer("input", 0, self._numbers[v])
         else:
             array = np.asarray(step.data, v.dtype) if step.name == "number" else np.asarray(step.data)
+            if self._away:  # it is copied there, in C order
+                array = np.asarray(array, order="C")
             buffer = Buffer("constant", 0, len(self.constants))
             self.constants.append(array)
         buffer.bytes = array.nbytes

@@ -37,6 +37,7 @@ from wayfare.ops.cuda import (  # noqa: F401 - they say how records run there
     indexing,
     linalg,
     movement,
+    recurrence,
     reduction,
     windows,
 )
@@ -45,7 +46,7 @@ from wayfare.ops.cuda.functions import functions_of
 from wayfare.ops.cuda.late_checks import LateChecks
 from wayfare.ops.cuda.library import device_count, found_library
 from wayfare.ops.cuda.plans import RememberedPlans
-from wayfare.ops.cuda.table import OVERRIDES, TAKE_BFLOAT16, way
+from wayfare.ops.cuda.table import GRADIENTS, OVERRIDES, TAKE_BFLOAT16, way
 
 # Constants that are kept.
 _CONSTANTS = 1024
@@ -199,6 +200,10 @@ class CudaBackend(RememberedPlans, LateChecks, Backend):
         """Where in the memory of the GPU an array begins."""
         return int(array.data.ptr)
 
+    def addresses(self, arrays: Sequence[Any]) -> list[int]:
+        """The same of many arrays."""
+        return [array.data.ptr for array in arrays]
+
     def from_dlpack(self, other: Any) -> Any:
         """An array on the memory of an object of another library."""
         return self.xp.from_dlpack(other)
@@ -325,8 +330,12 @@ class CudaBackend(RememberedPlans, LateChecks, Backend):
         return op in TAKE_BFLOAT16 and op.family not in ("reduction", "segments")
 
     def gradients(self, node: Any, g: Any, kept: tuple[Any, ...], needs: tuple[bool, ...]) -> list[Any] | None:
-        """All gradients of a node of an elementwise record in one kernel; None: by its rules."""
+        """All gradients of a node of an elementwise record in one kernel, or by a function of `GRADIENTS`; None: by its
+        rules."""
         op = node.op
+        if op in GRADIENTS:
+            found: Any = attempt(self, lambda: GRADIENTS[op](self, needs, g, *kept, **node.attrs), op.name)
+            return found  # type: ignore[no-any-return]
         if self.new_launcher is None or op.family != "elementwise" or op.vjp is None or isinstance(op.vjp, joint):
             return None
         if g.__class__ is tuple:  # frexp

@@ -1,4 +1,4 @@
-"""Products, attention and recurrent layers on CUDA. Products are cuBLAS's, through CuPy."""
+"""Products and attention on CUDA. Products are cuBLAS's, through CuPy."""
 
 from __future__ import annotations
 
@@ -10,14 +10,11 @@ import numpy as np
 
 from wayfare.codegen.cuda.kernels import attention as kernels
 from wayfare.core.op import REGISTRY
-from wayfare.core.spec import BFLOAT16, spec_of
+from wayfare.core.spec import BFLOAT16
 from wayfare.ops.contraction.attention_in_tiles import attend, gradients
 from wayfare.ops.contraction.einsum import contracted
 from wayfare.ops.cuda.draws import mask_of_rows
 from wayfare.ops.cuda.table import on_cuda, on_host
-from wayfare.ops.recurrent._recurrence import run_in_ops
-from wayfare.ops.recurrent.cell import Cell
-from wayfare.ops.recurrent.layers import CELLS
 
 # The most blocks of a launch along its second dimension.
 MOST_HEADS = 65535
@@ -175,20 +172,3 @@ def _self_attention(
 
 # `wf.map` joins rows of many examples on the CPU only.
 on_host("its batches follow from the offsets, which are values", "ragged_self_attention")
-
-
-# -- recurrent layers: step by step, in ops ------------------------------------------------------------------------
-
-
-def _recurrent(cell: Cell) -> None:
-    @on_cuda(cell.name)
-    def forward(b: Any, *arrays: Any, sizes: tuple[int, ...], reverse: bool) -> Any:
-        REGISTRY[cell.name].infer(*map(spec_of, arrays), sizes=sizes, reverse=reverse)
-        half = arrays[0].dtype == np.float16
-        given = [a.astype(np.float32) for a in arrays] if half else arrays
-        made = run_in_ops(b.ops, cell, given, sizes, reverse)
-        return tuple([a.astype(np.float16) for a in made]) if half else tuple(made)
-
-
-for _cell in CELLS:
-    _recurrent(_cell)

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from wayfare.core.errors import OperationError
+from wayfare.ir.assemble import ASSEMBLE, numpy_key
 from wayfare.ops.cuda.rows import add_at
-from wayfare.ops.cuda.table import on_cuda, runs_as_it_is
+from wayfare.ops.cuda.table import OVERRIDES, on_cuda, runs_as_it_is
 from wayfare.ops.movement.index import numpy_index
 from wayfare.ops.movement.onnx_rules import memory_places
 from wayfare.ops.movement.shape import replay as replay_on_numpy
@@ -157,3 +158,14 @@ def _add_strided(b: Any, g: Any, *, shape: Any, stride: Any, offset: int, layout
     if count.max(initial=1) <= 1:
         return out
     return (out / b.xp.asarray(count[source].astype(g.dtype))).astype(g.dtype)
+
+
+def _assemble(b: Any, *parts: Any, shape: Any, indexes: Any) -> Any:
+    """Parts added where their indexes are, in zeros. Plans have this op for parts that overlap."""
+    out = b.xp.zeros(shape, parts[0].dtype)
+    for part, index in zip(parts, indexes, strict=True):
+        out[numpy_key(index)] += part
+    return out
+
+
+OVERRIDES[ASSEMBLE] = _assemble

@@ -16,6 +16,8 @@ Override = Callable[..., Any]
 OVERRIDES: dict[Op, Override] = {}
 # Those of them whose kernels or library take bfloat16 themselves; the others are given float32, as on the CPU.
 TAKE_BFLOAT16: set[Op] = set()
+# Functions that give all gradients of a node at once, for records whose rules would take many launches.
+GRADIENTS: dict[Op, Override] = {}
 # Records whose forward is NumPy code that CuPy's arrays run as it is: views, and few functions that NumPy hands over.
 PLAIN: set[Op] = set()
 # Records that the CPU computes: the arrays are copied there and back, and the device is waited for. With the reason.
@@ -31,6 +33,17 @@ def on_cuda(*names: str, bfloat16: bool = False) -> Callable[[Override], Overrid
             OVERRIDES[REGISTRY[name]] = function
             if bfloat16:
                 TAKE_BFLOAT16.add(REGISTRY[name])
+        return function
+
+    return register
+
+
+def gradients_on_cuda(name: str) -> Callable[[Override], Override]:
+    """Decorator: `function(backend, needs, grads, results, *arrays, **attrs)` gives the gradients of a record's inputs
+    on arrays of CuPy, or None if its rules must."""
+
+    def register(function: Override) -> Override:
+        GRADIENTS[REGISTRY[name]] = function
         return function
 
     return register

@@ -59,14 +59,16 @@ class InLoops:
         return loop_math.where(mask, g, 0)  # type: ignore[no-any-return]
 
 
-def step_loop(cell: Cell, dtype: str) -> Loop:
-    """A step: parts of the input, of the product, the state that is read, and inner biases; to all that it keeps."""
+def step_loop(cell: Cell, dtype: str, twice: bool = False) -> Loop:
+    """A step: parts of the input, of the product, the state that is read, and inner biases; to all that it keeps. With
+    `twice` the states are written a second time, to where the next step reads them."""
     loads = [load(i, dtype) for i in range(cell.gates * (3 if cell.inner_bias else 2) + cell.direct)]
     x, a, rest = loads[: cell.gates], loads[cell.gates : 2 * cell.gates], loads[2 * cell.gates :]
     if cell.inner_bias:
         a = [part + bias for part, bias in zip(a, rest[cell.direct :], strict=True)]
     kept, extra, after = cell.step(InLoops, x, a, rest[: cell.direct])
-    return elementwise(f"{cell.name}_step", [dtype] * len(loads), *kept, *extra, *after)
+    again = after if twice else ()
+    return elementwise(f"{cell.name}_step", [dtype] * len(loads), *kept, *extra, *after, *again)
 
 
 def states_loop(cell: Cell, dtype: str) -> Loop:
@@ -82,11 +84,15 @@ def states_loop(cell: Cell, dtype: str) -> Loop:
     return elementwise(f"{cell.name}_states", [dtype] * len(loads), *after)
 
 
-def gradient_loop(cell: Cell, dtype: str) -> Loop:
-    """The gradient of a step."""
+def gradient_loop(cell: Cell, dtype: str, of_rows: bool = False) -> Loop:
+    """The gradient of a step. With `of_rows` the last input has gradients of the second state after the rows of this
+    step."""
     kept, extra = cell.gates, cell.gates + cell.extra
-    loads = [load(i, dtype) for i in range(extra + 2 * cell.direct + 2)]
+    count = extra + 2 * cell.direct + 2
+    loads = [load(i, dtype) for i in range(count + of_rows)]
     before, (g, back), direct = (loads[extra : extra + cell.direct], loads[extra + cell.direct :][:2],
-                                 loads[extra + cell.direct + 2 :])  # fmt: skip
+                                 loads[extra + cell.direct + 2 : count])  # fmt: skip
+    if of_rows:
+        direct = [direct[0] + loads[count]]
     dx, da, past = cell.gradient(InLoops, loads[:kept], loads[kept:extra], before, g, back, direct)
     return elementwise(f"{cell.name}_gradient", [dtype] * len(loads), *dx, *(da or ()), *past)
