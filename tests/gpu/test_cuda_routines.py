@@ -250,4 +250,5 @@ def test_updates_compile():
     step = Update("adam", adam, arguments=4, written=(0, 2, 3), numbers=6)
     loop = step.kernel(("f32",) * 4).loop
     compiles(update.update_text(loop, 6, 256)[1], update.update_text(loop, 6, 256, True)[1],
-             *[table.write_text(room)[1] for room in (6, 500)], *[table.move_text(room)[1] for room in (4, 64)])  # fmt: skip
+             *[table.write_text(room)[1] for room in (6, 500)],
+             *[table.move_text(room)[1] for room in (4, 64)])  # fmt: skip
