@@ -43,13 +43,16 @@ def update_text(loop: Loop, numbers: int, room: int, in_memory: bool = False) ->
 
     def leaf(e: Expr) -> str:
         if e.value >= arrays:
-            return f"({e.dtype})a.numbers[{e.value - arrays}]"
+            return f"number_{e.value - arrays}"
         return loaded(e.dtype, f"((const {memory(e.dtype)}*)set[{e.value}])[i]")
 
     body = Body(leaf)
     values = [(k, body.value(v)) for k, v in plain.stages[0].stores]
     stores = [f"(({memory(loop.outputs[k].dtype)}*)set[{arrays + k}])[i] = {value};" for k, value in values]
     statements = "\n    ".join([*body.lines, *stores])
+    # Read once: for all that the compiler knows, a store may change what lies in memory.
+    kinds = [operand.dtype for operand in loop.inputs[arrays:]]
+    read = "\n  ".join([f"const {kind} number_{k} = ({kind})a.numbers[{k}];" for k, kind in enumerate(kinds)])
     name = f"{kernel_name(loop, Layout('elements', 0, 1, True))}_{numbers}_{room}{'_m' * in_memory}"
     # Set s has the blocks first[s] … first[s + 1] - 1.
     text = f"""  i32 low = 0, high = (i32)a.sets;
@@ -60,6 +63,7 @@ def update_text(loop: Loop, numbers: int, room: int, in_memory: bool = False) ->
   char* const* const set = a.arrays + low * {operands};
   const i64 begin = ((i64)blockIdx.x - a.first[low]) * {_CHUNK};
   const i64 end = a.sizes[low] - begin < {_CHUNK} ? a.sizes[low] : begin + {_CHUNK};
+  {read}
   for (i64 i = begin + threadIdx.x; i < end; i += blockDim.x) {{
     {statements}
   }}
