@@ -226,7 +226,8 @@ def test_parameters_of_several_dtypes_and_layouts_in_one_optimiser(cuda):
 
         def step(x):
             first, second, third = weights
-            loss = (x @ first).square().sum() + (second * 2).float().sum() + third.square().sum() + third.t().exp().sum()
+            loss = (x @ first).square().sum() + (second * 2).float().sum()
+            loss = loss + third.square().sum() + third.t().exp().sum()
             loss.backward()
             opt.step()
             opt.zero_grad()

@@ -187,7 +187,9 @@ class CudaCommands:
     def _in_one_order(self, sets: list[Sequence[BufferView]], arrays: int) -> tuple[list[Any], list[Any], list[Any]]:
         """The sets, each with its elements in one order and without gaps; what is copied for that before and after."""
         scratch = Scratch()
-        found, before, after = [], [], []
+        found: list[Any] = []
+        before: list[Any] = []
+        after: list[Any] = []
         for own in sets:
             views = list(own)
             if not _dense(views):
