@@ -48,21 +48,24 @@ def mlp(
     rate: float = STANDING_RATE,
     batch: int = 256,
     sizes: tuple[int, ...] = (784, 512, 512, 10),
+    batches: int = 1,
     device: str = CPU,
 ) -> Prepared:
-    """A classifier of linear layers with relu between them."""
+    """A classifier of linear layers with relu between them, on several batches in turn."""
     numbers = np.random.default_rng(0)
-    x = numbers.standard_normal((batch, sizes[0]), dtype=np.float32)
-    y = numbers.integers(0, sizes[-1], batch)
+    data = [
+        (numbers.standard_normal((batch, sizes[0]), dtype=np.float32), numbers.integers(0, sizes[-1], batch))
+        for _ in range(batches)
+    ]
     shapes = models.perceptron(sizes)
     if m.__name__ == "jax":
-        return jax_steps.training(m, mode, "mlp", shapes, [(x, y)], rate)
+        return jax_steps.training(m, mode, "mlp", shapes, data, rate)
     layers: list[Any] = []
     for fan_in, fan_out in pairwise(sizes):
         layers += [m.nn.Linear(fan_in, fan_out), m.nn.ReLU()]
     model = m.nn.Sequential(*layers[:-1])
     criterion = m.nn.CrossEntropyLoss()
-    return training(m, mode, model, shapes, lambda x, y: criterion(model(x), y), [(x, y)], rate, device=device)
+    return training(m, mode, model, shapes, lambda x, y: criterion(model(x), y), data, rate, device=device)
 
 
 def transformer(

@@ -292,13 +292,14 @@ def test_a_fused_function_with_captured_tensors(cuda):
         f(x)
 
 
+@pytest.mark.parametrize("width, masked", [(8, True), (8, False), (64, False)])  # heads of 32 are attended in tiles
 @pytest.mark.parametrize("dtype", [wf.bfloat16, wf.float16])
-def test_matmuls_under_autocast_are_narrow_and_attention_is_part_of_the_plan(cuda, dtype, monkeypatch):
+def test_matmuls_under_autocast_are_narrow_and_attention_is_part_of_the_plan(cuda, dtype, width, masked, monkeypatch):
     """Products read narrow matrices, so that tensor cores multiply them, and give float32."""
     wf.manual_seed(0)
-    net = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True).to("cuda")
-    x = wf.randn(2, 5, 8).to("cuda")
-    mask = nn.Transformer.generate_square_subsequent_mask(5).to("cuda")
+    net = nn.TransformerEncoderLayer(width, 2, 16, dropout=0.0, batch_first=True).to("cuda")
+    x = wf.randn(2, 5, width).to("cuda")
+    mask = nn.Transformer.generate_square_subsequent_mask(5).to("cuda") if masked else None
 
     def run(x):
         with wf.autocast("cuda", dtype=dtype):

@@ -6,7 +6,7 @@ import pytest
 from tests.gpu.cases import needs_compiler, needs_nvrtc
 from tests.gpu.emulation.host import HostLauncher
 from wayfare.codegen.cuda import nvrtc
-from wayfare.codegen.cuda.kernels import random, rows, segments, update
+from wayfare.codegen.cuda.kernels import random, rows, segments, table, update
 from wayfare.codegen.cuda.kernels.routine import all_of, kernel_text, pointers, run
 from wayfare.codegen.loop.expr import NUMPY
 from wayfare.codegen.runtime.update import Update
@@ -249,4 +249,7 @@ def test_more_arrays_than_a_parameter_holds(launcher):
 @needs_nvrtc
 def test_updates_compile():
     step = Update("adam", adam, arguments=4, written=(0, 2, 3), numbers=6)
-    compiles(update.update_text(step.kernel(("f32",) * 4).loop, 6, 256)[1])
+    loop = step.kernel(("f32",) * 4).loop
+    compiles(update.update_text(loop, 6, 256)[1], update.update_text(loop, 6, 256, True)[1],
+             *[table.write_text(room)[1] for room in (6, 500)],
+             *[table.move_text(room)[1] for room in (4, 64)])  # fmt: skip

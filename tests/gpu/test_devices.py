@@ -340,3 +340,9 @@ def test_generators(cuda):
     there = wf.nn.functional.dropout(wf.ones(4, 4, device="cuda"), 0.5)
     wf.manual_seed(1)
     assert there.tolist() == wf.nn.functional.dropout(wf.ones(4, 4), 0.5).tolist()
+
+
+def test_minus_zero_keeps_its_sign(cuda):
+    there = [wf.tensor(-0.0).cuda(), wf.full((2,), -0.0, device="cuda"), wf.tensor(-0.0, device="cuda"),
+             wf.ones(2, device="cuda") * -0.0, wf.nn.functional.leaky_relu(wf.tensor([2.0], device="cuda"), 0.0) * -0.0]  # fmt: skip
+    assert all(np.signbit(t.cpu().numpy()).all() for t in there)

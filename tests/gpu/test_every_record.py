@@ -70,6 +70,8 @@ def test_it_agrees_with_the_cpu(cuda, name, dtype, create):
         arrays = [x.astype(dtype) if x.dtype == np.float64 else x for x in sample.inputs]
         there, by_there = run(op, sample, arrays, wf.device("cuda"), create)
         here, by_here = run(op, sample, arrays, CPU, create)
+        if REAL and name == "cofactors" and not sample.smooth:  # rounding decides between infinite and NaN
+            by_there = by_here = []
         if REAL and name in ("eigh", "svd"):  # vectors have any sign, so their gradients differ, too
             there, here, by_there, by_here = [abs(x) for x in there], [abs(x) for x in here], [], []
         for got, want in zip([*there, *by_there], [*here, *by_here], strict=True):

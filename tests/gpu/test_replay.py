@@ -191,6 +191,64 @@ def test_all_parameters_are_one_launch(cuda, launched):
     assert sum(name.endswith("_m") for name in launched) == 1  # an update that reads its numbers from memory
 
 
+def test_many_weights_have_a_fast_path(cuda):
+    weights = [nn.Parameter(wf.full((2,), float(k), device="cuda")) for k in range(100)]
+    opt = wf.optim.Adam(weights, lr=0.5)
+
+    @wf.compile(check=False)
+    def step(x):
+        total = x
+        for w in weights:
+            total = total * 0.5 + w
+        total.sum().backward()
+        opt.step()
+        opt.zero_grad()
+
+    x = wf.ones(2, device="cuda")
+    for _ in range(6):
+        step(x)
+    with counted() as counts:
+        step(x)
+    assert step._fast_paths.last is not None and counts.graphs_replayed == 1 and counts.device_calls == 2
+    np.testing.assert_allclose(weights[99].detach().cpu().numpy(), [99 - 0.5 * 7] * 2, rtol=1e-3)
+
+
+def test_parameters_of_several_dtypes_and_layouts_in_one_optimiser(cuda):
+    """Each mix of dtypes is a launch; what has gaps, or another order than its gradient, is copied."""
+    rng = np.random.default_rng(0)
+    made = [rng.standard_normal((3, 4)).astype(np.float32) for _ in range(3)]
+
+    def trained(device, compiled):
+        base = wf.tensor(made[2]).to(device)
+        weights = [nn.Parameter(wf.tensor(made[0]).to(device)), nn.Parameter(wf.tensor(made[1]).to(device).bfloat16()),
+                   nn.Parameter(base[:, ::2])]  # fmt: skip
+        opt = wf.optim.Adam(weights, lr=0.1)
+
+        def step(x):
+            first, second, third = weights
+            loss = (x @ first).square().sum() + (second * 2).float().sum()
+            loss = loss + third.square().sum() + third.t().exp().sum()
+            loss.backward()
+            opt.step()
+            opt.zero_grad()
+            return loss
+
+        run = wf.compile(step, check=False) if compiled else step
+        x = wf.ones(2, 3, device=device)
+        for _ in range(6):
+            run(x)
+        return [w.detach().float().cpu().numpy() for w in weights], base.cpu().numpy(), run
+
+    mine, base, run = trained("cuda", True)
+    theirs, other, _ = trained("cpu", False)
+    for a, b in zip(mine, theirs, strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-2, atol=1e-3)
+    np.testing.assert_allclose(base, other, rtol=1e-3, atol=1e-4)  # nothing between its elements was written
+    assert run.explain().data["replayed"] >= 3, str(run.explain())
+    (plan,) = [block.plan for entries in run._cache.entries.values() for e in entries for block in e.tree.walk()]
+    assert not plan.in_python, plan.describe()
+
+
 def test_a_step_with_dropout_has_a_fast_path(cuda):
     def run(device):
         wf.manual_seed(3)

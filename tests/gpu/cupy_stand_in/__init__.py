@@ -53,7 +53,10 @@ def asarray(a, dtype=None, order=None, *, blocking=False):
         made.owner = a
         return made
     COUNTS.to_device += 1
-    return of_host(np.array(a, dtype=dtype, order="K" if isinstance(a, np.ndarray) else "C"))
+    made = np.array(a, dtype=dtype, order="K" if isinstance(a, np.ndarray) else "C")
+    if made.ndim == 0 and made == 0:  # CuPy fills in one number, and what equals zero by zeros: -0.0 loses its sign
+        made = np.zeros((), made.dtype)
+    return of_host(made)
 
 
 def array(obj, dtype=None, copy=True, order="K", subok=False, ndmin=0, *, blocking=False):

@@ -90,9 +90,12 @@ def place_of(input: Tensor, device: Any) -> Any:
 
 def filled(op: str, shape: Shape, dtype: DType, value: Any, device: Device, requires_grad: bool) -> Tensor:
     """A new leaf with one value everywhere, made on a device other than the CPU."""
-    array = backend(device.type).zeros(shape, dtype.numpy, device)
+    there = backend(device.type)
+    array = there.zeros(shape, dtype.numpy, device)
     if value:
         array.fill(value)
+    elif str(value)[0] == "-":  # -0.0, which CuPy would fill in as zero
+        array[...] = there.from_host(np.full(1, value, dtype.numpy), device)
     return made(array, requires_grad)
 
 

@@ -42,6 +42,9 @@ _COPIED = ((0, 0, 0), (1, 0, 0), (0, 1, 0), (1, 1, 0), (0, 0, 1), (1, 0, 1), (0,
 class CudaCommands:
     """A list of launches over numbered device arrays: built once, then run many times."""
 
+    # May one update have sets of several dtypes?
+    mixed = True
+
     def __init__(self, launcher: Launcher, checks: Any = None) -> None:
         """`checks.watch(flag, name, attrs)` is told of flags that checks set, if `checks.knows(name)`."""
         self._launcher, self._checks = launcher, checks
@@ -162,11 +165,13 @@ class CudaCommands:
         arrays = len(loop.inputs) - scalars
         filled = [own for own in sets if 0 not in own[-1].shape]
         kinds = [NUMPY[o.dtype] for o in (*loop.inputs[:arrays], *loop.outputs)]
-        for own in filled:
-            if [v.dtype for v in own] != kinds or not _dense(own):
-                return False
+        if any([v.dtype for v in own] != kinds for own in filled):
+            return False
         if not filled:
             return True
+        filled, before, after = self._in_one_order(filled, arrays)
+        for source, target in before:
+            self.copy(source, target)
         word = self._given.get(numbers.object)
         if word is None:
             word = self._given[numbers.object] = self._words
@@ -177,7 +182,24 @@ class CudaCommands:
             places = [(v.object, v.offset) for own in filled[part.begin : part.end] for v in own]
             self._kernels += 1
             self._add(f"update {loop.name} of {part.end - part.begin} sets", self._update(part, places, 8 * word))
-        return True
+        return all([self.copy(source, target) for source, target in after])
+
+    def _in_one_order(self, sets: list[Sequence[BufferView]], arrays: int) -> tuple[list[Any], list[Any], list[Any]]:
+        """The sets, each with its elements in one order and without gaps; what is copied for that before and after."""
+        scratch = Scratch()
+        found: list[Any] = []
+        before: list[Any] = []
+        after: list[Any] = []
+        for own in sets:
+            views = list(own)
+            if not _dense(views):
+                for k, view in enumerate(own):
+                    if not _in_rows(view):
+                        views[k] = scratch.allocate(view.shape, view.dtype)
+                        (before if k < arrays else after).append((view, views[k]) if k < arrays else (views[k], view))
+            found.append(views)
+        self.scratch_bytes = max(self.scratch_bytes, scratch.bytes)
+        return found, before, after
 
     def _update(self, part: Any, places: list[tuple[int, int]], word: int) -> Work:
         launch, function = self._launcher.launch, self._launcher.compile(part.text)[part.name]

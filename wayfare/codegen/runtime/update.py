@@ -165,7 +165,11 @@ class Update:
         dtypes = tuple(OF_NUMPY[a.dtype] for a in arguments)
         given = np.array(numbers, NUMPY[_computed_in(dtypes)])
         if arguments[0].size:
-            _run_set(self.kernel(dtypes), [*arguments, *outputs], given)
+            kernel: Any = self.kernel(dtypes)
+            backend = BACKENDS.get(arguments[0].__class__)
+            if backend is not None:
+                kernel, given = backend.kernel(kernel.loop), backend.numbers(given)
+            _run_set(kernel, [*arguments, *outputs], given)
 
     def _by_functions(self, backend: Backend, written: list[Any], read: list[Any], numbers: Sequence[float]) -> None:
         """The same by the functions of a device that has no kernels, set by set."""

@@ -30,8 +30,8 @@ from wayfare.core.write_clock import owner_of
 
 # Returned by a fast path for a call that it was not made for.
 MISS = object()
-# With more arguments and weights than this, Python overhead does not matter any more.
-_MOST_TENSORS = 256
+# With more arguments and weights than this, Python overhead does not matter any more. (A device computes beside it.)
+_MOST_TENSORS, _MOST_ON_DEVICE = 256, 4096
 # The most fast paths of one function, and the most for arguments of the same sizes.
 _MOST, _MOST_ALIKE = 256, 4
 
@@ -43,7 +43,8 @@ def fast_path(
     _, _, sharing, layouts, held = key
     if (
         held is not None or sharing is not None or any(more for *_, more in layouts) or entry.shares_memory
-        or entry.grads_share_memory or len(entry.captured) + len(tensors) > _MOST_TENSORS
+        or entry.grads_share_memory
+        or len(entry.captured) + len(tensors) > (_MOST_ON_DEVICE if entry.on_device else _MOST_TENSORS)
     ):  # fmt: skip
         return None
     native = NativeTree(entry, tensors)

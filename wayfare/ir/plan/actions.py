@@ -276,7 +276,7 @@ class UpdateAction(Action):
 
     def enter(self, commands: Commands) -> bool:
         """All sets as one command (one for each mix of dtypes)."""
-        if len(self.kinds) > 1:
+        if len(self.kinds) > 1 and not getattr(commands, "mixed", False):
             return False
         update = self.of.update
         for kind, sets in self.kinds.items():

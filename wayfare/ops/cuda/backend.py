@@ -128,8 +128,11 @@ class CudaBackend(RememberedPlans, LateChecks, Backend):
 
     def from_host(self, array: Array, device: Device) -> Any:
         """A copy of a NumPy array."""
+        # CuPy fills where it is given one number, and takes -0.0 for zero.
+        is_number = array.ndim == 0
         with self.on(device):
-            return attempt(self, lambda: self.xp.asarray(array), "to")
+            made = attempt(self, lambda: self.xp.asarray(array.reshape(1) if is_number else array), "to")
+        return made.reshape(()) if is_number else made
 
     def to_host(self, array: Any) -> Array:
         """A copy as a NumPy array. It waits for the device, so what waited for a value is checked here."""

@@ -24,7 +24,8 @@ _CHUNK = 64 * THREADS
 
 
 @lru_cache
-def _write_text(room: int) -> tuple[str, str]:
+def write_text(room: int) -> tuple[str, str]:
+    """The name and the text of a kernel that writes up to `room` words."""
     name = f"write_table_{room}"
     body = "  for (i32 k = threadIdx.x; k < (i32)a.count; k += blockDim.x) a.out[k] = a.word[k];\n"
     return name, kernel_text(name, ("i64* out", "i64 count", f"i64 word[{room}]"), body)
@@ -36,7 +37,7 @@ def table_writer(launcher: Launcher, start: int, words: int) -> Callable[[bytes]
     for first in range(0, words, _ROOMS[-1]):
         count = min(words - first, _ROOMS[-1])
         room = next(r for r in _ROOMS if r >= count)
-        name, text = _write_text(room)
+        name, text = write_text(room)
         parameter = (ctypes.c_int64 * (room + 2))(start + 8 * first, count)
         view = memoryview(parameter).cast("B")[16 : 16 + 8 * count]
         parts.append((launcher.compile(text)[name], parameter, view, slice(8 * first, 8 * (first + count))))
@@ -51,7 +52,8 @@ def table_writer(launcher: Launcher, start: int, words: int) -> Callable[[bytes]
 
 
 @lru_cache
-def _move_text(room: int) -> tuple[str, str]:
+def move_text(room: int) -> tuple[str, str]:
+    """The name and the text of a kernel for up to `room` copies."""
     name = f"move_by_table_{room}"
     body = f"""  i32 low = 0, high = (i32)a.count;
   while (high - low > 1) {{
@@ -88,7 +90,7 @@ def moves_by_table(
     for begin in range(0, len(moves), 64):
         chosen = moves[begin : begin + 64]
         room = 4 if len(chosen) <= 4 else 64
-        name, text = _move_text(room)
+        name, text = move_text(room)
         entries, skips, own, sizes = (list(column) for column in zip(*chosen, strict=True))
         first, blocks = [], 0
         for size in sizes:

@@ -48,7 +48,7 @@ def update_text(loop: Loop, numbers: int, room: int, in_memory: bool = False) ->
     operands = arrays + len(loop.outputs)
 
     def leaf(e: Expr) -> str:
-        return f"({e.dtype})a.numbers[{e.value - arrays}]" if e.value >= arrays else loaded(e.dtype, f"x{e.value}")
+        return f"number_{e.value - arrays}" if e.value >= arrays else loaded(e.dtype, f"x{e.value}")
 
     body = Body(leaf)
     dtypes = [operand.dtype for operand in (*loop.inputs[:arrays], *loop.outputs)]
@@ -63,6 +63,9 @@ def update_text(loop: Loop, numbers: int, room: int, in_memory: bool = False) ->
     store = [f"*(Vec<{kept[k]}, {_GROUP}>*)(set[{k}] + i * {sizes[k]}) = g{k};" for k, _ in values]
     single = [f"const {kept[k]} x{k} = (({kept[k]}*)set[{k}])[e];" for k in range(arrays)] + body.lines
     single += [f"(({kept[k]}*)set[{k}])[e] = {value};" for k, value in values]
+    # Read once: for all that the compiler knows, a store may change what lies in memory.
+    kinds = [operand.dtype for operand in loop.inputs[arrays:]]
+    read = "\n  ".join([f"const {kind} number_{k} = ({kind})a.numbers[{k}];" for k, kind in enumerate(kinds)])
     name = f"{kernel_name(loop, Layout('elements', 0, 1, True))}_{numbers}_{room}{'_m' * in_memory}"
     # Set s has the blocks first[s] … first[s + 1] - 1.
     text = f"""  i32 low = 0, high = (i32)a.sets;
@@ -72,6 +75,7 @@ def update_text(loop: Loop, numbers: int, room: int, in_memory: bool = False) ->
   }}
   char* const* const set = a.arrays + low * {operands};
   const i64 i = (((i64)blockIdx.x - a.first[low]) * blockDim.x + threadIdx.x) * {_GROUP}, end = a.sizes[low];
+  {read}
   u64 places = 0;
   for (int k = 0; k < {operands}; ++k) places |= (u64)set[k];
   if (i + {_GROUP} <= end && places % {_GROUP * max(sizes)} == 0) {{
