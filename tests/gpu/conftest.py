@@ -11,7 +11,7 @@ from wayfare.core import device
 
 REAL = os.environ.get("WAYFARE_TEST_GPU") == "1"
 # On a GPU, where time is short, what many others need comes first.
-FIRST = ["on_gpu", "devices", "training", "compile", "mixed_precision", "linalg", "functions"]
+FIRST = ["kernels_at_size", "on_gpu", "devices", "training", "compile", "mixed_precision", "linalg", "functions"]
 
 
 def pytest_collection_modifyitems(config, items):

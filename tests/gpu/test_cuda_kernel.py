@@ -141,6 +141,39 @@ def test_forms_of_rows(shape, axis, form, chunked):
         assert len(launcher.names) == (parts if chunked > 1 else 1)
 
 
+@pytest.mark.parametrize("length, threads", [(100, 64), (1024, 64), (1028, 128), (2048, 128), (2052, 0), (101, 0)])
+def test_a_row_that_several_stages_read_is_loaded_once(length, threads):
+    """If it fits in the registers of a block of one of two sizes, and is loaded in groups; else each stage loads it."""
+    x = np.random.default_rng(0).standard_normal((40, length)).astype(np.float32)
+    for loop, inputs in ((softmax(), [x]), (layer_norm(), [x, np.full((1, 1), 7, np.float32)])):
+        kernel = CudaKernel(loop, HostLauncher())
+        made = kernel.rows(inputs, 1)
+        for got, want in zip(made, interpret_rows(loop, inputs, (1,), numpy_function), strict=True):
+            close(got, want, loop.name)
+        (layout,) = layouts_met(kernel)
+        assert (layout.form, layout.held) == ("block", 4 if threads else 0)
+        loads = kernel.text.count("(p_x0 + ")
+        assert loads == 1 if threads else loads > 1
+        if threads:
+            (plan,) = kernel._plans.values()
+            assert [step.block for step in plan._steps] == [(threads, 1, 1)]
+
+
+ON_AN_H200 = [((8192, 4096), 0, 1024), ((4096, 8192), 1, 4096), ((1, 1 << 25), 1, 1056), ((50, 1 << 20), 1, 1050),
+              ((256, 4096), 0, 128)]  # fmt: skip
+
+
+@pytest.mark.parametrize("shape, axis, blocks", ON_AN_H200)
+def test_launches_on_an_h200_have_blocks_enough(shape, axis, blocks):
+    """Eight blocks for each of 132 processors where the arrays are large, without running anything."""
+    loop = row_loop("sum")
+    strides = (shape[1] * 4, 4)
+    made = (1 if axis == 0 else shape[0], 1 if axis == 1 else shape[1])
+    out = (0, 4) if axis == 0 else (4, 0)
+    arranged = layouts.rows(loop, shape, (axis,), [shape, made], [strides, out], [4, 4], Limits(), True)
+    assert math.prod(arranged.launches[0].grid) == blocks
+
+
 @pytest.mark.parametrize("kind", sorted(REDUCTIONS))
 def test_reductions_of_all_dtypes_and_forms(kind):
     rng = np.random.default_rng(1)

@@ -172,12 +172,18 @@ class Rule:
         """The rule op by op, as when the gradient is differentiated again; narrow floats are computed in float32."""
         return self.by_rule(m, values, lambda g, kept: self._run(m, g, kept, attrs))
 
-    def by_rule(self, m: Any, values: Sequence[Any], rule: Callable[[Any, tuple[Any, ...]], Sequence[Any]]) -> Any:
+    def as_is(self, m: Any, *values: Any, **attrs: Any) -> Any:
+        """The same in the dtypes of the values, for rules that take narrow floats."""
+        return self.by_rule(m, values, lambda g, kept: self._run(m, g, kept, attrs), widen=False)
+
+    def by_rule(
+        self, m: Any, values: Sequence[Any], rule: Callable[[Any, tuple[Any, ...]], Sequence[Any]], widen: bool = True
+    ) -> Any:
         """Op by op, with a given rule (gradients, saved values) → gradients of the inputs."""
-        wide = [m.cast(v, dtype=float32) if v.dtype in NARROW_ARRAYS else v for v in values]
+        wide = [m.cast(v, dtype=float32) if widen and v.dtype in NARROW_ARRAYS else v for v in values]
 
         def zeros(spec: Spec) -> Any:
-            dtype = float32 if spec.dtype in NARROW else spec.dtype
+            dtype = float32 if widen and spec.dtype in NARROW else spec.dtype
             return m.expand(m.cast(np.zeros((), dtype.numpy), dtype=dtype), shape=spec.shape)
 
         g, kept = self._sorted(wide, zeros)

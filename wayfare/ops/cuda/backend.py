@@ -31,6 +31,7 @@ from wayfare.core.write_clock import owner_of
 from wayfare.ir.formulas import in_single
 from wayfare.ir.fuse.composite import Composite
 from wayfare.ir.fuse.elementwise import ElementwiseLoops, LargeGradients
+from wayfare.ir.vjp import original, rule_of
 from wayfare.ops.cuda import (  # noqa: F401 - they say how records run there
     contraction,
     draws,
@@ -275,6 +276,9 @@ class CudaBackend(RememberedPlans, LateChecks, Backend):
             return op.forward  # its program is bound to the device
         if isinstance(getattr(op.large, "__self__", None), Composite):
             return op.large  # type: ignore[no-any-return]
+        if op.family == "vjp" and self.gradient_as_is(original(op)):
+            rule = rule_of(op).as_is
+            return lambda *arrays, **attrs: rule(self.ops, *arrays, **attrs)
         if how == "formula":
             formula = in_single(op.formula)  # type: ignore[arg-type]
             return lambda *arrays, **attrs: formula(self.ops, *arrays, **attrs)

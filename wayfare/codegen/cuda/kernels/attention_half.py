@@ -101,28 +101,34 @@ template <int D, class T> __device__ __forceinline__ void load_rows(u32 (*to)[4]
     for (int d = 0; d < D / 16; ++d) to[d][r] = row < count ? *(const u32*)(p + d * 16) : 0;
   }
 }
-// c, 16 × 16, += the rows in `a` times 16 rows of a tile, transposed.
-template <int D, class T>
-__device__ __forceinline__ void times_rows(f32 (*c)[4], const u32 (*a)[4], u16 (*tile)[D + 8], T t) {
+// Columns 8 at … 8 at + 15 of c, M times 16 rows, += the rows in `a` times 16 rows of a tile, transposed.
+template <int D, int M, int S, class T>
+__device__ __forceinline__ void times_rows(f32 (*c)[S][4], int at, const u32 (*a)[D / 16][4], u16 (*tile)[D + 8], T t) {
   const int lane = threadIdx.x % 32;
   #pragma unroll
   for (int d = 0; d < D / 16; ++d) {
     u32 b[4];
     load_matrices<false>(b, &tile[lane / 16 * 8 + lane % 8][d * 16 + lane / 8 % 2 * 8]);
-    multiply_add(c[0], a[d], b, t);
-    multiply_add(c[1], a[d], b + 2, t);
+    #pragma unroll
+    for (int m = 0; m < M; ++m) {
+      multiply_add(c[m][at], a[m][d], b, t);
+      multiply_add(c[m][at + 1], a[m][d], b + 2, t);
+    }
   }
 }
-// c, 16 × D, += `a`, 16 × 16, times 16 rows of a tile.
-template <int D, class T>
-__device__ __forceinline__ void times_columns(f32 (*c)[4], const u32* a, u16 (*tile)[D + 8], T t) {
+// c, M times 16 rows of D, += `a`, M times 16 × 16, times 16 rows of a tile.
+template <int D, int M, class T>
+__device__ __forceinline__ void times_columns(f32 (*c)[D / 8][4], const u32 (*a)[4], u16 (*tile)[D + 8], T t) {
   const int lane = threadIdx.x % 32;
   #pragma unroll
   for (int d = 0; d < D / 16; ++d) {
     u32 b[4];
     load_matrices<true>(b, &tile[lane % 16][d * 16 + lane / 16 * 8]);
-    multiply_add(c[2 * d], a, b, t);
-    multiply_add(c[2 * d + 1], a, b + 2, t);
+    #pragma unroll
+    for (int m = 0; m < M; ++m) {
+      multiply_add(c[m][2 * d], a[m], b, t);
+      multiply_add(c[m][2 * d + 1], a[m], b + 2, t);
+    }
   }
 }
 // A result of 16 × 16 as the left side of the next product.
@@ -215,9 +221,7 @@ def forward_text(dtype: str, width: int, causal: bool, fields: tuple[str, ...]) 
           #pragma unroll
           for (int e = 0; e < 4; ++e) s[m][n][e] = 0.0f;
       #pragma unroll
-      for (int n = 0; n < N / 16; ++n)
-        #pragma unroll
-        for (int m = 0; m < M; ++m) times_rows<D>(s[m] + 2 * n, qs[m], ks[now] + 16 * n, T());
+      for (int n = 0; n < N / 16; ++n) times_rows<D, M>(s, 2 * n, qs, ks[now] + 16 * n, T());
       const bool edge = start + N > a.keys{" || start + N - 1 > mine" if causal else ""};
       #pragma unroll
       for (int m = 0; m < M; ++m) {{
@@ -251,13 +255,12 @@ def forward_text(dtype: str, width: int, causal: bool, fields: tuple[str, ...]) 
         }}
       }}
       #pragma unroll
-      for (int n = 0; n < N / 16; ++n)
+      for (int n = 0; n < N / 16; ++n) {{
+        u32 weights[M][4];
         #pragma unroll
-        for (int m = 0; m < M; ++m) {{
-          u32 weights[4];
-          as_left(weights, s[m] + 2 * n, T());
-          times_columns<D>(sum[m], weights, vs[now] + 16 * n, T());
-        }}
+        for (int m = 0; m < M; ++m) as_left(weights[m], s[m] + 2 * n, T());
+        times_columns<D, M>(sum, weights, vs[now] + 16 * n, T());
+      }}
     }}
 """
     # Blocks with many keys to see begin first.
@@ -299,27 +302,31 @@ def queries_text(dtype: str, width: int, causal: bool, fields: tuple[str, ...]) 
     for (int n = 0; n < N / 16; ++n) {{
       const i64 key0 = start + n * 16;
       if ({"key0 > mine + 16 * M - 1 || " if causal else ""}key0 >= a.keys) continue;
+      f32 s[M][2][4] = {{}}, ds[M][2][4] = {{}};
+      times_rows<D, M>(s, 0, qs, ks[now] + 16 * n, T());
+      times_rows<D, M>(ds, 0, gs, vs[now] + 16 * n, T());
+      u32 left[M][4];
       #pragma unroll
       for (int m = 0; m < M; ++m) {{
-        f32 s[2][4] = {{}}, ds[2][4] = {{}};
-        times_rows<D>(s, qs[m], ks[now] + 16 * n, T());
-        times_rows<D>(ds, gs[m], vs[now] + 16 * n, T());
         #pragma unroll
-        for (int e = 0; e < 8; ++e) s[e / 4][e % 4] = power_of_2(fmaf(s[e / 4][e % 4], scale, -logs[m][e / 2 % 2]));
+        for (int e = 0; e < 8; ++e) {{
+          f32& weight = s[m][e / 4][e % 4];
+          weight = power_of_2(fmaf(weight, scale, -logs[m][e / 2 % 2]));
+        }}
         if (key0 + 16 > a.keys{" || key0 + 15 > mine + m * 16" if causal else ""}) {{
-          const int left = (int)(a.keys - key0){", reach = (int)(mine + m * 16 + line - key0)" if causal else ""};
+          const int seen = (int)(a.keys - key0){", reach = (int)(mine + m * 16 + line - key0)" if causal else ""};
           #pragma unroll
           for (int e = 0; e < 8; ++e) {{
             const int key = e / 4 * 8 + pair * 2 + e % 2;
-            if (key >= left{" || key > reach + e / 2 % 2 * 8" if causal else ""}) s[e / 4][e % 4] = 0.0f;
+            if (key >= seen{" || key > reach + e / 2 % 2 * 8" if causal else ""}) s[m][e / 4][e % 4] = 0.0f;
           }}
         }}
         #pragma unroll
-        for (int e = 0; e < 8; ++e) ds[e / 4][e % 4] = s[e / 4][e % 4] * (ds[e / 4][e % 4] - dots[m][e / 2 % 2]);
-        u32 left[4];
-        as_left(left, ds, T());
-        times_columns<D>(sum[m], left, ks[now] + 16 * n, T());
+        for (int e = 0; e < 8; ++e)
+          ds[m][e / 4][e % 4] = s[m][e / 4][e % 4] * (ds[m][e / 4][e % 4] - dots[m][e / 2 % 2]);
+        as_left(left[m], ds[m], T());
       }}
+      times_columns<D, M>(sum, left, ks[now] + 16 * n, T());
     }}
 """
     body = _start(dtype, width, "k v", each, "q k v g", "dq") + f"""  u32 qs[M][D / 16][4], gs[M][D / 16][4];
@@ -365,8 +372,8 @@ def keys_text(dtype: str, width: int, causal: bool, fields: tuple[str, ...]) -> 
       const i64 query0 = start + n * 16;
       if ({"query0 + 15 < mine || " if causal else ""}query0 >= a.queries) continue;
       f32 p[2][4] = {{}}, ds[2][4] = {{}};
-      times_rows<D>(p, own_k, qs[now] + 16 * n, T());
-      times_rows<D>(ds, own_v, gs[now] + 16 * n, T());
+      times_rows<D, M>(&p, 0, &own_k, qs[now] + 16 * n, T());
+      times_rows<D, M>(&ds, 0, &own_v, gs[now] + 16 * n, T());
       #pragma unroll
       for (int e = 0; e < 8; ++e) {{
         const f32 log = logs[now][n * 16 + e / 4 * 8 + pair * 2 + e % 2] * {_LOG2_E};
@@ -377,9 +384,9 @@ def keys_text(dtype: str, width: int, causal: bool, fields: tuple[str, ...]) -> 
         ds[e / 4][e % 4] = p[e / 4][e % 4] * (ds[e / 4][e % 4] - dots[now][n * 16 + e / 4 * 8 + pair * 2 + e % 2]);
       u32 left[4];
       as_left(left, p, T());
-      times_columns<D>(sum_v, left, gs[now] + 16 * n, T());
+      times_columns<D, M>(&sum_v, &left, gs[now] + 16 * n, T());
       as_left(left, ds, T());
-      times_columns<D>(sum_k, left, qs[now] + 16 * n, T());
+      times_columns<D, M>(&sum_k, &left, qs[now] + 16 * n, T());
     }}
 """
     more = """
