@@ -14,6 +14,7 @@ from wayfare.core.node import Node
 from wayfare.core.tensor import Tensor, wrap
 from wayfare.core.write_clock import note_write
 
+
 class Leaves:
     """Receives gradients for leaves during one backward pass.
 

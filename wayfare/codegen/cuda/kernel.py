@@ -22,7 +22,6 @@ from wayfare.codegen.cuda import layout as layouts
 from wayfare.codegen.cuda.launch import Launcher
 from wayfare.codegen.cuda.layout import Arrangement, Launch, Layout
 from wayfare.codegen.cuda.nest import check_known, fields, kernel_name, text
-from wayfare.codegen.loop.expr import NUMPY
 from wayfare.codegen.loop.call import PLANS, CallableLoop, broadcast, check_outputs, row_axes, row_shapes
 from wayfare.codegen.loop.expr import NUMPY
 from wayfare.codegen.loop.language import Loop, exact, validate
@@ -61,8 +60,8 @@ class LaunchPlan:
     """How to run a loop on arrays of given shapes and strides.
 
     `made` are the shapes of new outputs. `masks` has the bits that must be zero in the addresses, where elements are
-    loaded in groups; arrays that lie otherwise have a plan of their own, without groups. `native` launches the same in C,
-    where that can be done.
+    loaded in groups; arrays that lie otherwise have a plan of their own, without groups. `native` launches the same in
+    C, where that can be done.
     """
 
     __slots__ = ("_launcher", "_loop", "_made", "_offsets", "_operands", "_steps", "masks", "native", "workspace")

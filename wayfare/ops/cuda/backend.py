@@ -25,7 +25,7 @@ from wayfare.codegen.cuda.nvrtc import CompileError
 from wayfare.codegen.runtime.kernel import refuse
 from wayfare.core.device import Array, Backend, Device
 from wayfare.core.errors import OperationError
-from wayfare.core.op import REGISTRY, ByName, Op, joint
+from wayfare.core.op import ByName, Op, joint
 from wayfare.core.spec import BFLOAT16
 from wayfare.core.write_clock import owner_of
 from wayfare.ir.formulas import in_single
