@@ -391,7 +391,8 @@ static PyObject *plans_made(Plans *plans, PyObject *const *given, Py_ssize_t cou
     PyObject *more = PyTuple_GET_SIZE(entry) > 2 ? PyTuple_GET_ITEM(entry, 2) : NULL;
     for (Py_ssize_t i = 0; more != NULL && i < PyTuple_GET_SIZE(more) && found < MOST_OPERANDS; i++)
         arrays[found++] = PyTuple_GET_ITEM(more, i);
-    if (plan != Py_None && (outs = plan_made((Plan *)plan, arrays, found)) == NULL) { Py_DECREF(entry); return NULL; }
+    for (int i = 0; i < found; i++) Py_INCREF(arrays[i]);  /* their tensors may be given others while memory is allocated */
+    if (plan != Py_None && (outs = plan_made((Plan *)plan, arrays, found)) == NULL) goto end;
     if (places == Py_None) results = outs;
     else {
         Py_ssize_t n = PyTuple_GET_SIZE(places);
@@ -404,6 +405,8 @@ static PyObject *plans_made(Plans *plans, PyObject *const *given, Py_ssize_t cou
         }
         Py_XDECREF(outs);
     }
+end:
+    for (int i = 0; i < found; i++) Py_DECREF(arrays[i]);
     Py_DECREF(entry);
     return results;
 }
