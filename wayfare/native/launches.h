@@ -69,7 +69,7 @@ static int driver_launch(Driver *driver, void *function, unsigned const *sizes, 
             stream = PyLong_AsLongLong(found);
             Py_DECREF(found);
         }
-        if (stream == -1 && PyErr_Occurred()) return -1;
+        if (PyErr_Occurred()) return -1;
         void *parameters[1] = {words};
         int status;
         Py_BEGIN_ALLOW_THREADS  /* it may wait for room in the queue of the device */
