@@ -1,5 +1,5 @@
 """Kernels whose launches are remembered by the layouts of what they are given, so that native code runs them at once
-(`native/launches.h`, `native/device.h`), and products of matrices whose calls are remembered in the same way.
+(`native/plans.h`, `native/device.h`), and products of matrices whose calls are remembered in the same way.
 
 Everything here also runs without the native module: then a kernel looks up its own plan at each call.
 """
