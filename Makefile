@@ -37,7 +37,7 @@ test-pure: $(VENV)/.stamp-test ## The same without the native module, as on a ma
 
 # Its own folder: the module under AddressSanitizer loads only into a Python that has the sanitizer before it.
 test-asan: $(VENV)/.stamp-test ## The tests of graphs and of the native module, under AddressSanitizer (gcc)
-	$(PY) tools/test_asan.py tests/autograd tests/test_native.py tests/batch/test_semantics.py tests/batch/test_schedule.py tests/batch/test_writes.py
+	$(PY) tools/test_asan.py tests/autograd tests/test_native.py tests/gpu/test_native_launches.py tests/batch/test_semantics.py tests/batch/test_schedule.py tests/batch/test_writes.py
 
 test-gpu: $(VENV)/.stamp-test ## The tests of devices on a real GPU, where CuPy finds one (installs CuPy)
 	$(PIP) install --editable '.[cuda]'

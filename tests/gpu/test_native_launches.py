@@ -36,7 +36,8 @@ class FakeDriver:
 
     def _called(self, function, *given):
         *sizes, shared, stream, parameters, extra = given
-        self.calls.append((function, tuple(sizes), shared, stream, extra, list(self._words.from_address(parameters[0]))))
+        words = list(self._words.from_address(parameters[0]))
+        self.calls.append((function, tuple(sizes), shared, stream, extra, words))
         return self.statuses.pop(0) if self.statuses else 0
 
 
@@ -84,7 +85,8 @@ def test_the_current_stream_may_come_from_a_function_in_c():
 @needs_native
 def test_alignment_and_tables():
     fake = FakeDriver(5)
-    driver = NATIVE.Driver(fake.address, lambda: 0, None, lambda shape, dtype: array_at(4096 if dtype == np.uint8 else 32))
+    starts = {np.dtype(np.uint8): 4096, np.dtype(np.float32): 32}
+    driver = NATIVE.Driver(fake.address, lambda: 0, None, lambda shape, dtype: array_at(starts[dtype]))
     plan = plan_of(driver, masks=(15, 15))
     plan.made = ((3,),)
     assert plan.new([array_at(4)]) is None and not fake.calls
@@ -153,7 +155,8 @@ def test_the_launcher_of_cupy(monkeypatch):
             (out,) = kernel([x])
     assert counts.kernels_run == counts.device_calls == len(fake.calls) == 2 and not cupy.launches
     function, sizes, shared, stream, _, words = fake.calls[1]
-    assert (function, sizes, shared, stream) == (4321, (1, 1, 1, 256, 1, 1), 0, 5) and words[0] == x.data.ptr
+    assert (function, sizes, shared, stream) == (4321, (1, 1, 1, 256, 1, 1), 0, 5)
+    assert words[:2] == [x.data.ptr, out.data.ptr]
     fake.statuses = [201]  # a thread that has not used the device yet
     kernel([x])
     assert used == [True]
@@ -281,9 +284,9 @@ def test_many_steps_hold_no_memory(cuda):
 
 
 def test_products_of_all_ranks_and_layouts(cuda):
-    for a, b in (((3,), (3,)), ((2, 3), (3,)), ((3,), (3, 4)), ((2, 3), (3, 4)), ((5, 2, 3), (3, 4)), ((5, 2, 3), (5, 3, 4)),
-                 ((2, 3), (5, 3, 4)), ((3,), (5, 3, 4)), ((5, 2, 3), (3,)), ((1, 5, 2, 3), (4, 1, 3, 2)), ((0, 3), (3, 2)),
-                 ((2, 0), (0, 3))):  # fmt: skip
+    for a, b in (((3,), (3,)), ((2, 3), (3,)), ((3,), (3, 4)), ((2, 3), (3, 4)), ((5, 2, 3), (3, 4)),
+                 ((5, 2, 3), (5, 3, 4)), ((2, 3), (5, 3, 4)), ((3,), (5, 3, 4)), ((5, 2, 3), (3,)),
+                 ((1, 5, 2, 3), (4, 1, 3, 2)), ((0, 3), (3, 2)), ((2, 0), (0, 3))):  # fmt: skip
         x, y = wf.randn(*a), wf.randn(*b)
         for flip in (False, True):  # the other order of elements
             p, q = (t.cuda().mT.contiguous().mT if flip and t.ndim > 1 else t.cuda() for t in (x, y))

@@ -295,12 +295,12 @@ class DeviceTarget(Target):
         return outputs if axes is None else kernel.rows(inputs, axes, outputs)
 
     def repeated(self, kernel: Kernel, shape: Shape, axes: Any) -> Callable[[list[Any], list[Any]], list[Any]]:
-        """The same as a function of (inputs, outputs); kernels of devices keep their own plans."""
+        """The same as a function of (inputs, outputs), which do not overlap where that matters."""
         found: Any = None
 
         def run(inputs: list[Any], outputs: list[Any]) -> list[Any]:
             nonlocal found
-            if found is None:
+            if found is None:  # made at the first run, when its device is the current one
                 found = self._backend.kernel(kernel.loop)
             return self._launched(found, inputs, outputs, shape, axes)
 

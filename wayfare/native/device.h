@@ -1,4 +1,4 @@
-/* Eager ops on arrays of a device, forward and backward: by plans that are remembered (`launches.h`), else by the backend
+/* Eager ops on arrays of a device, forward and backward: by plans that are remembered (`plans.h`), else by the backend
    (wayfare/ops/cuda/backend.py), but with the tensor and its node made here. */
 
 /* The plans of an op for this backend. */

@@ -66,6 +66,7 @@ static Py_ssize_t slot_of(PyTypeObject *type, const char *name) {
 }
 
 #include "launches.h"
+#include "plans.h"
 
 /* The user's line: code object and offset of the innermost frame outside the library. */
 #if PY_VERSION_HEX < 0x030C0000

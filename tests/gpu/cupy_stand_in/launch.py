@@ -13,7 +13,8 @@ from tests.gpu.emulation.host import KERNEL, HostLauncher
 from wayfare.core.native import NATIVE
 
 CU_LAUNCH_KERNEL = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p
+    ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7,
+    ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p,
 )  # fmt: skip
 
 

@@ -60,8 +60,8 @@ class LaunchPlan:
     """How to run a loop on arrays of given shapes and strides.
 
     `made` are the shapes of new outputs. `masks` has the bits that must be zero in the addresses, where elements are
-    loaded in groups; arrays that lie otherwise have a plan of their own, without groups. `native` launches the same in C,
-    where that can be done.
+    loaded in groups; arrays that lie otherwise have a plan of their own, without groups. `native` launches the same in
+    C, where that can be done.
     """
 
     __slots__ = ("_launcher", "_loop", "_made", "_offsets", "_operands", "_steps", "masks", "native", "workspace")
@@ -190,11 +190,12 @@ class CudaKernel(CallableLoop):
 
     def plan_of(self, arrays: Sequence[Any], shape: tuple[int, ...], axes: tuple[int, ...] | None) -> LaunchPlan:
         """The plan for these inputs and outputs, for callers that keep it and launch it themselves."""
+        return self._plan_at([self.launcher.pointer(a) for a in arrays], arrays, shape, axes)
+
+    def _plan_at(self, pointers: Sequence[int], arrays: Sequence[Any], shape: tuple[int, ...], axes: Any) -> LaunchPlan:
         sizes, strides = tuple([a.shape for a in arrays]), tuple([a.strides for a in arrays])
         plan = self.plan(sizes, strides, shape, axes, True)
-        if plan.fits([self.launcher.pointer(a) for a in arrays]):
-            return plan
-        return self.plan(sizes, strides, shape, axes, False)
+        return plan if plan.fits(pointers) else self.plan(sizes, strides, shape, axes, False)
 
     def _rerun(self, plan: LaunchPlan, inputs: Sequence[Any]) -> list[Any] | None:
         """Run a cached plan on arrays of the same layout; None if dtypes or alignment differ."""
@@ -219,9 +220,11 @@ class CudaKernel(CallableLoop):
             raise LoopError(f"loop {self.name}: an empty row has no largest or smallest value")
         arrays = (*inputs, *outs)
         for array, dtype in zip(arrays, self._dtypes, strict=True):
-            if array.dtype != dtype:
+            if array.dtype is not dtype and array.dtype != dtype:
                 raise LoopError(f"loop {self.name}: an array of {array.dtype} was given for one of {dtype}")
-        self.plan_of(arrays, shape, axes).run([self.launcher.pointer(a) for a in arrays])
+        pointer = self.launcher.pointer
+        pointers = [pointer(a) for a in arrays]
+        self._plan_at(pointers, arrays, shape, axes).run(pointers)
         return True
 
     def plan(

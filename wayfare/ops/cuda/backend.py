@@ -418,7 +418,7 @@ class CudaBackend(RememberedPlans, LateChecks, Backend):
 
     def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
         """Room for an array, on the current device."""
-        return attempt(self, lambda: self.xp.empty(tuple(shape), dtype), "empty")
+        return attempt(self, lambda: self.array(tuple(shape), dtype), "empty")
 
     def update(self, loop: Any, sets: Sequence[Sequence[Any]], numbers: Sequence[float]) -> None:
         """An elementwise loop over many sets of contiguous arrays, in one launch."""

@@ -1,5 +1,5 @@
 """Kernels whose launches are remembered by the layouts of what they are given, so that native code runs them at once
-(`native/launches.h`, `native/device.h`), and products of matrices whose calls are remembered in the same way.
+(`native/plans.h`, `native/device.h`), and products of matrices whose calls are remembered in the same way.
 
 Everything here also runs without the native module: then a kernel looks up its own plan at each call.
 """
@@ -35,12 +35,16 @@ class RememberedPlans:
     array: Any
     alone: bool
     new_launcher: Callable[[], Launcher] | None
-    launcher: Launcher
     kernel: Callable[[Any], Any]
     constant: Callable[[Array, Device], Any]
     constant_array: Callable[[Array], Any]
     current: Callable[[], int]
     forward_of: Callable[[Op], Callable[..., Any]]
+
+    @property
+    def launcher(self) -> Launcher:
+        """What kernels of the current device are launched with."""
+        raise NotImplementedError
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,7 +128,7 @@ class RememberedPlans:
     # -- products
 
     def matmul(self, x: Any, y: Any, transposed: bool = False) -> Any:
-        """The product of vectors, matrices and batches: floats by cuBLAS, integers by CuPy. `transposed`: of x and y.T."""
+        """The product of vectors, matrices and batches: floats by cuBLAS, integers by CuPy. `transposed`: x and y.T."""
         key = (x.dtype, x.shape, x.strides, y.dtype, y.shape, y.strides, transposed)
         found = self._products.get(key)
         if found is None:

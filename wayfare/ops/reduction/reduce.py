@@ -76,8 +76,8 @@ def _mean(m: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
 def shared_out(m: Any, g: Any, count: int, dtype: DType) -> Any:
     """g / count, in single precision for halves, which cannot hold a count above 65,504."""
     if dtype not in NARROW:
-        return m.div(g, count)
-    return m.cast(m.div(m.cast(g, dtype=float32), count), dtype=dtype)
+        return g / count
+    return m.cast(m.cast(g, dtype=float32) / count, dtype=dtype)
 
 
 def _mean_vjp(m: Any, g: Any, _y: Any, x_spec: Spec, *, dim: Dims, keepdim: bool) -> Any:
