@@ -226,7 +226,7 @@ class DeviceTarget(Target):
             # What it writes overlaps nothing that it reads later, so outputs need no checks. (Those of neighbouring
             # columns seem to overlap.)
             return kernel.into(inputs, outputs, shape, axes)  # type: ignore[no-any-return]
-        return outputs if axes is None else kernel.rows(inputs, axes, outputs)  # type: ignore[no-any-return]
+        return outputs if axes is None else kernel.rows(inputs, axes, outputs)
 
     def repeated(self, kernel: Kernel, shape: Shape, axes: Any) -> Callable[[list[Any], list[Any]], list[Any]]:
         """The same as a function of (inputs, outputs); kernels of devices keep their own plans."""
