@@ -137,8 +137,8 @@ class Group:
         located = [self.locate(segment, i, column, signature.grad) for i, column in enumerate(columns)]
         if self.run_natively(segment, calls, located):
             return
-        scattered = [(addresses, column[0].row) for (array, addresses, _, _), column in zip(located, columns, strict=True)
-                     if array is None]  # fmt: skip
+        scattered = [(found[1], column[0].row) for found, column in zip(located, columns, strict=True)
+                     if found[0] is None]  # fmt: skip
         gathered = iter(scattered[0][1].memory.gather_each(scattered) if scattered else ())
         for array, _, source, several in located:
             leaf = wrap(next(gathered) if array is None else array)
