@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.works import CPU, Prepared, dynet_steps
+from benchmarks.works import CPU, Prepared, constant, dynet_steps
 from benchmarks.works.examples import BATCHES, CLASSES, Corpus, balanced, read, sequences
 from benchmarks.works.mapped import Values, assign, index, indices, look_up, prepared, vector, weights
 from benchmarks.works.models import Shapes, linear
@@ -40,7 +40,7 @@ def classifier(
     shapes = lstm_shapes("cell", size, hidden) | linear("head", hidden, CLASSES)
     batches = sequences(count, size, longest=longest)
     if mode == "packed":
-        return _packed(m, weights(shapes), batches, size, hidden)
+        return _packed(m, weights(shapes), batches, size, hidden, device)
 
     class Classifier(m.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -61,7 +61,7 @@ def classifier(
     return prepared(m, mode, model, model, examples)
 
 
-def _packed(m: Any, values: Values, batches: list[Any], size: int, hidden: int) -> Prepared:
+def _packed(m: Any, values: Values, batches: list[Any], size: int, hidden: int, device: str) -> Prepared:
     """The same as a user batches it by hand; the sequences are packed beforehand."""
 
     class Classifier(m.nn.Module):  # type: ignore[misc]
@@ -75,13 +75,13 @@ def _packed(m: Any, values: Values, batches: list[Any], size: int, hidden: int) 
             return m.nn.functional.cross_entropy(self.head(h[-1]), labels, reduction="none")
 
     renamed = {f"lstm.{name.removeprefix('cell.')}_l0" if "cell." in name else name: v for name, v in values.items()}
-    model = assign(m, Classifier(), renamed)
+    model = assign(m, Classifier(), renamed, device)
     pack = m.nn.utils.rnn.pack_sequence
     examples = [
         [
             (
-                pack([m.from_numpy(xs) for xs, _ in batch], enforce_sorted=False),
-                m.from_numpy(np.array([label for _, label in batch])),
+                pack([constant(m, xs, device) for xs, _ in batch], enforce_sorted=False),
+                constant(m, np.array([label for _, label in batch]), device),
             )
         ]
         for batch in batches

@@ -159,3 +159,35 @@ def test_gradients_are_the_same_bits_at_every_run(cuda):
         sum(in_groups(run, examples)[0]).backward()
         found.append(table.grad.cpu().numpy().tobytes())
     assert len(set(found)) == 1
+
+
+@pytest.mark.parametrize("count", [5, 200, 600])
+def test_inputs_of_one_shape_are_gathered_by_one_launch(cuda, counts, launched, count):
+    """Up to 480 addresses are arguments of the kernel; more are one copy to the device."""
+
+    def run(pair):
+        x, y = pair
+        return wf.tanh(x) * wf.tanh(y).flip(0) + wf.sin(x)
+
+    examples = [(there(4, seed=s), there(4, seed=count + s)) for s in range(count)]
+    made, _ = in_groups(run, examples)
+    for mine, pair in zip(made, examples, strict=True):
+        np.testing.assert_allclose(mine.cpu().numpy(), run(pair).cpu().numpy())
+
+
+def test_children_of_a_tree_are_gathered_by_one_launch(cuda, counts, launched):
+    wf.manual_seed(0)
+    cell = nn.BinaryTreeLSTMCell(3, 4).to("cuda", wf.float64)
+
+    def state(tree):
+        return cell(*map(state, tree)) if isinstance(tree, tuple) else cell.leaf(tree)
+
+    examples = trees(8, 3)
+    with wf.no_grad():
+        in_groups(lambda tree: state(tree)[0], examples)
+        launched.clear()
+        counts.reset()
+        _, stats = in_groups(lambda tree: state(tree)[0], examples)
+    # Four states of two children each; and the words, and the results.
+    gathers = [name for name in launched if name.startswith("gather_at")]
+    assert stats.groups + 1 >= len(gathers) and counts.to_device == 0, stats

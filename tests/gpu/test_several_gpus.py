@@ -86,3 +86,51 @@ def test_gradients_of_gradients_and_layers(cuda):
         out = layer.to(SECOND)(given.to(SECOND))
         (out[0] if isinstance(out, tuple) else out).sum().backward()
         assert _devices([p.grad for p in layer.parameters()]) == {SECOND}
+
+
+def _of_maps(function, examples, parameters):
+    """What a map gives along recorded paths, in groups and as a loop, with the gradients of parameters."""
+    found = []
+    for batch in (True, False):
+        for _ in range(9 if batch else 1):
+            for p in parameters:
+                p.grad = None
+            made = wf.map(function, examples, batch=batch)
+            if batch:
+                stats = wf.batching.last()
+            sum((k + 1) * t.sum() for k, t in enumerate(made)).backward()
+        assert _devices([*made, *[p.grad for p in parameters]]) == {SECOND}
+        found.append([t.detach().cpu().numpy() for t in (*made, *[p.grad for p in parameters])])
+    for mine, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)
+    return stats
+
+
+def test_recorded_paths_on_the_second(cuda):
+    wf.manual_seed(0)
+    cell, halt = nn.GRUCell(4, 4).to(SECOND), nn.Linear(4, 1).to(SECOND)
+
+    def ponder(x):
+        h, total = x, 0.0
+        while total < 1:
+            h = cell(x, h)
+            total = total + halt(h).sigmoid()
+        return h * total
+
+    examples = [3 * wf.randn(4).to(SECOND) for _ in range(10)]
+    stats = _of_maps(ponder, examples, [*cell.parameters(), *halt.parameters()])
+    assert stats.paths.examples == 10 and stats.paths.failed is None, str(stats)
+
+
+@pytest.mark.parametrize("kind", ["LSTMCell", "GRUCell", "RNNCell"])
+def test_sequences_on_the_second(cuda, kind):
+    wf.manual_seed(0)
+    cell = getattr(nn, kind)(3, 4).to(SECOND)
+
+    def read(sequence):
+        state = None
+        for x in sequence:
+            state = cell(x, state)
+        return state[0] if isinstance(state, tuple) else state
+
+    _of_maps(read, [wf.randn(n, 3).to(SECOND) for n in (5, 1, 4, 2)], [*cell.parameters()])

@@ -20,7 +20,7 @@ from wayfare.batch.record.memory import Memory, memory_of
 from wayfare.codegen.routines.rows import Rows
 from wayfare.compiler.record.recorder import outcome_of
 from wayfare.compiler.replay.trace_tree import Block
-from wayfare.core.device import address
+from wayfare.core.device import BACKENDS, address
 from wayfare.core.mode import changed_mode
 from wayfare.core.numpy_math import Array
 from wayfare.core.tensor import Tensor
@@ -38,6 +38,8 @@ class Stored:
         self.needs = needs  # a gradient
 
 
+# Bytes of the gradients of one tensor that wait to be added up.
+_MOST_WAITING = 1 << 26
 # Where the rows of some examples are: an array, which of its rows (None: the first ones, in order), and how many.
 Part = tuple[Stored, Array | None, int]
 
@@ -245,12 +247,34 @@ class PathRun:
                     at += count
             for t, g in zip(ran.shared, found[len(ran.rows) :], strict=True):
                 if g is not None:
-                    old = totals.get(id(t))
-                    with memory.active():
-                        totals[id(t)] = g if old is None else add_up(old, g, True, False)
+                    _add_total(memory, totals, id(t), g)
             for stored in ran.outputs:
                 grads.pop(id(stored), None)
-        return grads, totals
+        return grads, {key: _total(parts) if parts.__class__ is list else parts for key, parts in totals.items()}
+
+
+def _add_total(memory: Memory, totals: dict[int, Any], key: int, g: Any) -> None:
+    """Add to the gradient of a shared tensor. On another device parts are added up later, all in one launch."""
+    old = totals.get(key)
+    if memory.is_host or g.__class__ is Rows or (old is not None and old.__class__ is not list):
+        with memory.active():
+            old = _total(old) if old.__class__ is list else old
+            totals[key] = g if old is None else add_up(old, g, True, False)
+        return
+    parts = totals.setdefault(key, [])
+    parts.append(g)
+    if len(parts) * g.nbytes > _MOST_WAITING:
+        parts[:] = [_total(parts)]
+
+
+def _total(parts: list[Any]) -> Any:
+    """The sum of arrays of another device than the CPU."""
+    if len(parts) == 1:
+        return parts[0]
+    first = parts[0]
+    row = row_of(first.shape, first.dtype, None, memory_of(first))
+    with row.memory.active():
+        return BACKENDS[first.__class__].ops.sum(row.memory.stack(parts, row), dim=(0,), keepdim=False)
 
 
 def _gathered(parts: list[Part], count: int, size: int) -> Array:

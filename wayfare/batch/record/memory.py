@@ -27,6 +27,8 @@ _ndarray = np.ndarray
 _NOTHING = nullcontext()
 # Rows of at most this many bytes are joined as bytes.
 _SMALL = 1024
+# So many addresses travel to a device as arguments of a kernel (`codegen/cuda/kernels/rows.py`), more as a copy.
+_AS_ARGUMENTS = 480
 # If Python reads a value of a result of at most so many bytes, all of the result is copied, for the other examples.
 _READ_WHOLE = 1 << 20
 
@@ -73,6 +75,10 @@ class Memory:
     def gather(self, addresses: Array, row: Row) -> Any:
         """The rows at any addresses as one array."""
         raise NotImplementedError
+
+    def gather_each(self, wanted: Sequence[tuple[Any, Row]]) -> list[Any]:
+        """The same for several lists of addresses, which may be of several memories."""
+        return [row.memory.gather(addresses, row) for addresses, row in wanted]
 
     def stack(self, arrays: Sequence[Any], row: Row) -> Any:
         """Arrays of one shape as the rows of one."""
@@ -274,6 +280,26 @@ class DeviceMemory(Memory):
             with self.active():
                 self._backend.gather_at(addresses, out)
         return out
+
+    def gather_each(self, wanted: Sequence[tuple[Any, Row]]) -> list[Any]:
+        """The same for several lists of addresses: one launch for those of one row that travel in the same way."""
+        together: dict[tuple[Row, bool], list[int]] = {}
+        for i, (addresses, row) in enumerate(wanted):
+            together.setdefault((row, len(addresses) * len(wanted) <= _AS_ARGUMENTS), []).append(i)
+        found: list[Any] = [None] * len(wanted)
+        for (row, few), numbers in together.items():
+            lists = [wanted[i][0] for i in numbers]
+            apart = not few and min([len(one) for one in lists]) <= _AS_ARGUMENTS
+            if len(lists) == 1 or apart or not row.bytes:
+                for i, one in zip(numbers, lists, strict=True):
+                    found[i] = row.memory.gather(one, row)
+                continue
+            whole = row.memory.gather(np.concatenate(lists), row)
+            start = 0
+            for i, one in zip(numbers, lists, strict=True):
+                found[i] = whole[start : start + len(one)]
+                start += len(one)
+        return found
 
     def stack(self, arrays: Sequence[Any], row: Row) -> Any:
         """Arrays of one shape as the rows of one: one launch, if they are contiguous."""

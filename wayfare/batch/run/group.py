@@ -137,11 +137,11 @@ class Group:
         located = [self.locate(segment, i, column, signature.grad) for i, column in enumerate(columns)]
         if self.run_natively(segment, calls, located):
             return
-        for (array, addresses, source, several), column in zip(located, columns, strict=True):
-            if array is None:
-                row = column[0].row
-                array = row.memory.gather(addresses, row)
-            leaf = wrap(array)
+        scattered = [(found[1], column[0].row) for found, column in zip(located, columns, strict=True)
+                     if found[0] is None]  # fmt: skip
+        gathered = iter(scattered[0][1].memory.gather_each(scattered) if scattered else ())
+        for array, _, source, several in located:
+            leaf = wrap(next(gathered) if array is None else array)
             leaf._requires_grad = source is not None
             self.leaves.append(leaf)
             self.sources.append(source)

@@ -28,6 +28,7 @@ from wayfare.ops.recurrent.layers import CELLS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _LOOPS = lru_cache(maxsize=64)
+_LARGEST_GROUP = 16  # bytes that a thread loads at once
 
 
 def _register(cell: Cell) -> None:
@@ -106,23 +107,24 @@ class _Kernel:
         self._steps = [o.step_bytes for o in operands]
         self._layout = b.kernel(loop), tuple([o.shape for o in operands]), tuple([o.strides for o in operands])
         self._plans = _plans(*self._layout)
+        # Do the rows of all steps begin where the largest groups of elements may?
+        starts = [o.address | o.step_bytes for o in operands]
+        self._aligned = not any([start % _LARGEST_GROUP for start in starts])
 
     def run(self, start: int, size: int, moved: Sequence[int] = ()) -> None:
         """Run on the rows of a step. `moved`: where the last operands are, in place of where they would be."""
         pointers = [address + start * step for address, step in zip(self._addresses, self._steps, strict=True)]
         if moved:
             pointers[-len(moved) :] = moved
-        plan = self._plans.get(size)
+        plan = self._plans.get((size, self._aligned))
         if plan is None:
-            plan = self._plans[size] = _plan(*self._layout, size, True)
-        if not plan.fits(pointers):
-            plan = _plan(*self._layout, size, False)
+            plan = self._plans[size, self._aligned] = _plan(*self._layout, size, self._aligned)
         plan.run(pointers)
 
 
 @lru_cache(maxsize=32)
-def _plans(kernel: Any, shapes: Any, strides: Any) -> dict[int, Any]:
-    """The plans of a kernel on operands that lie in this way, by number of sequences."""
+def _plans(kernel: Any, shapes: Any, strides: Any) -> dict[tuple[int, bool], Any]:
+    """The plans of a kernel on operands that lie in this way, by number of sequences and alignment."""
     return {}
 
 
