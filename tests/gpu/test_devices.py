@@ -344,5 +344,5 @@ def test_generators(cuda):
 
 def test_minus_zero_keeps_its_sign(cuda):
     there = [wf.tensor(-0.0).cuda(), wf.full((2,), -0.0, device="cuda"), wf.tensor(-0.0, device="cuda"),
-             wf.ones(2, device="cuda") * -0.0, wf.nn.functional.leaky_relu(wf.tensor([2.0], device="cuda"), 0.0) * -0.0]  # fmt: skip
+             wf.ones(2, device="cuda") * -0.0]  # fmt: skip
     assert all(np.signbit(t.cpu().numpy()).all() for t in there)

@@ -7,10 +7,8 @@ own functions do. Nothing here waits for the device, but for values that Python 
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,7 +25,6 @@ from wayfare.core.device import Array, Backend, Device
 from wayfare.core.errors import OperationError
 from wayfare.core.op import ByName, Op, joint
 from wayfare.core.spec import BFLOAT16
-from wayfare.core.write_clock import owner_of
 from wayfare.ir.formulas import in_single
 from wayfare.ir.fuse.composite import Composite
 from wayfare.ir.fuse.elementwise import ElementwiseLoops, LargeGradients
@@ -42,6 +39,7 @@ from wayfare.ops.cuda import (  # noqa: F401 - they say how records run there
     reduction,
     windows,
 )
+from wayfare.ops.cuda.exchange import Exchange
 from wayfare.ops.cuda.faults import answering, attempt
 from wayfare.ops.cuda.functions import functions_of
 from wayfare.ops.cuda.late_checks import LateChecks
@@ -76,7 +74,7 @@ class CudaOps(ByName):
         return call
 
 
-class CudaBackend(RememberedPlans, LateChecks, Backend):
+class CudaBackend(RememberedPlans, LateChecks, Exchange, Backend):
     """CUDA through CuPy."""
 
     type = "cuda"
@@ -99,7 +97,6 @@ class CudaBackend(RememberedPlans, LateChecks, Backend):
         self._launchers: dict[int, Launcher] = {}
         self._constants: dict[Any, Any] = {}
         self._numbers: dict[int, Array] = {}
-        self._pinned: dict[int, Any] = {}
         self._process = os.getpid()
         self.start_plans()
 
@@ -151,18 +148,6 @@ class CudaBackend(RememberedPlans, LateChecks, Backend):
         with self.on(Device("cuda", wanted)):
             return attempt(self, lambda: self.xp.array(array, order="K"), "to")
 
-    def pinned(self, array: Array) -> Array:
-        """A copy on the host, in memory that the GPU reads directly."""
-        made: Array = self.cupyx.empty_pinned(array.shape, array.dtype)
-        np.copyto(made, array)
-        owner = owner_of(made)
-        self._pinned[id(owner)] = weakref.ref(owner, partial(self._pinned.pop, id(owner)))
-        return made
-
-    def is_pinned(self, array: Array) -> bool:
-        """Is a NumPy array, or what it is a view of, one of `pinned`?"""
-        return id(owner_of(array)) in self._pinned
-
     def zeros(self, shape: Sequence[int], dtype: np.dtype[Any], device: Device) -> Any:
         """A new array of zeros."""
         with self.on(device):
@@ -207,14 +192,6 @@ class CudaBackend(RememberedPlans, LateChecks, Backend):
     def addresses(self, arrays: Sequence[Any]) -> list[int]:
         """The same of many arrays."""
         return [array.data.ptr for array in arrays]
-
-    def from_dlpack(self, other: Any) -> Any:
-        """An array on the memory of an object of another library."""
-        return self.xp.from_dlpack(other)
-
-    def from_interface(self, other: Any) -> Any:
-        """An array on the memory of an object that has `__cuda_array_interface__`; its stream is waited for."""
-        return self.xp.asarray(other)
 
     def in_c_order(self, array: Any) -> Any:
         """The array itself if it is C-contiguous, else a copy: what kernels written by hand take."""

@@ -20,6 +20,7 @@ class LateChecks:
     xp: Any
 
     def __init__(self) -> None:
+        super().__init__()
         self._waiting: list[tuple[Any, WayfareError]] = []
         # Flags of plans: which op, its attributes, and the line that ran the plan first since the last read.
         self._flags: dict[int, tuple[Any, str, dict[str, Any], Site | None]] = {}

@@ -1,0 +1,43 @@
+"""Arrays that CuPy shares with others: memory of the host that a GPU reads directly, and arrays of other libraries."""
+
+from __future__ import annotations
+
+import weakref
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from wayfare.core.device import Array
+from wayfare.core.write_clock import owner_of
+
+
+class Exchange:
+    """A part of `CudaBackend`."""
+
+    xp: Any
+    cupyx: Any
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pinned: dict[int, Any] = {}
+
+    def pinned(self, array: Array) -> Array:
+        """A copy on the host, in memory that the GPU reads directly."""
+        made: Array = self.cupyx.empty_pinned(array.shape, array.dtype)
+        np.copyto(made, array)
+        owner = owner_of(made)
+        self._pinned[id(owner)] = weakref.ref(owner, partial(self._pinned.pop, id(owner)))
+        return made
+
+    def is_pinned(self, array: Array) -> bool:
+        """Is a NumPy array, or what it is a view of, one of `pinned`?"""
+        return id(owner_of(array)) in self._pinned
+
+    def from_dlpack(self, other: Any) -> Any:
+        """An array on the memory of an object of another library."""
+        return self.xp.from_dlpack(other)
+
+    def from_interface(self, other: Any) -> Any:
+        """An array on the memory of an object that has `__cuda_array_interface__`; its stream is waited for."""
+        return self.xp.asarray(other)
