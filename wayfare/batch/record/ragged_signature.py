@@ -187,7 +187,7 @@ def _without_ones(attrs: dict[str, Any], lead: int) -> dict[str, Any]:
     seen = dict(attrs)
     for name, value in attrs.items():
         if name == "shape":
-            seen[name] = value[_axis(value) :] if _axis(value) > 0 else value
+            seen[name] = value[_axis(value) :] if value is not FLAT and _axis(value) > 0 else value
         elif not lead or name in _KEPT:
             continue
         elif name == "dims":
