@@ -234,3 +234,16 @@ def test_errors_that_the_user_raises_keep_their_text(error, batch):
 
     with pytest.raises(type(error), match=error.args[0]):
         wf.map(f, [wf.ones(2), wf.ones(2)], batch=batch)
+
+
+WRONG = {"name": lambda h: h.no_such_thing, "+": lambda h: h + [1.0], "call": lambda h: h()}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+def test_errors_of_python_itself_name_tensors_as_in_the_loop(wrong):
+    said = []
+    for batch in (False, True):
+        with pytest.raises((AttributeError, TypeError)) as caught:
+            wf.map(lambda x: wrong(x * 2), [wf.ones(2), wf.zeros(2)], batch=batch)
+        said.append(str(caught.value))
+    assert "'Tensor'" in said[0] and said[0] == said[1]

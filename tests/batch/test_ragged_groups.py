@@ -108,6 +108,19 @@ OPS = {
     "a mask": lambda x: (x > 0).sum(0),
     "integers": lambda x: (x > 0).int().sum(0),
     "var": lambda x: x.var(1),
+    "rows in reverse": lambda x: x.flip(0) * 2,
+    "elements in reverse": lambda x: x.flip(0, 1).flip(1),
+    "rows in a circle": lambda x: x.roll(1, 0) @ VECTOR,
+    "elements in a circle": lambda x: x.roll((1, 2), (1, 0)),
+    "features in reverse": lambda x: x.flip(1).roll(1, 1),
+    "lengths behind copies": lambda x: x.tanh().expand(2, *x.shape) * 2,
+    "a row of lengths by lengths": lambda x: x.sum(1).expand(len(x), len(x)) * 2,
+    "a column of lengths by lengths": lambda x: x.sum(1)[:, None].expand(len(x), len(x)) @ x,
+    "copies in a batch of one": lambda x: x.sum(0)[None, None].expand(1, len(x), WIDTH)[0] * x,
+    "copies of a shared vector in a batch of one": lambda x: (VECTOR * 2)[None, None].expand(1, len(x), WIDTH)[0] * x,
+    "features first": lambda x: x.T.flatten(),
+    "features first, of a batch of one": lambda x: x[None].transpose(1, 2).flip(2).reshape(-1),
+    "a batch of one in reverse": lambda x: x[None].flip(1)[0] + x[None].flip(0)[0] + x[None].roll(1, 1)[0],
 }
 
 

@@ -423,3 +423,14 @@ def test_numbers_drawn_for_each_example_of_a_vmap():
         equal(*found)
         seen.add(float(found[0].sum()))
     assert len(seen) == 4
+
+
+@pytest.mark.parametrize("viewed", [
+    lambda x: x.T.view(-1), lambda x: (x * 2).t().view(6), lambda x: x[:, 1:].view(4),
+    lambda x: x.permute(1, 0).view(2, 3),
+])  # fmt: skip
+def test_a_view_that_would_be_a_copy_fails_while_it_is_recorded(viewed):
+    compiled = wf.compile(viewed)
+    for call in range(4):
+        with pytest.raises(wf.errors.OperationError, match="cannot become .* without a copy"):
+            compiled(numbers(2, 3, seed=call))

@@ -165,6 +165,10 @@ class StandIn(Tensor):
         return Tensor.__repr__(self) if self.__class__ is not StandIn else self._handle.text(self)
 
 
+# Python's own errors name it: "'Tensor' object has no attribute …", as in the plain loop.
+StandIn.__name__ = Tensor.__name__
+
+
 def _materialise(t: StandIn) -> None:
     """Make it an ordinary tensor, unless it became one after the property was looked up."""
     if t.__class__ is StandIn:

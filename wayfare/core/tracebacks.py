@@ -74,7 +74,7 @@ def _guess(error: AttributeError) -> None:
 def _say_where_attributes_go(error: AttributeError) -> None:
     """Advice for `p.no_decay = True`, which fails because Tensor has slots."""
     text, trace = str(error), error.__traceback__
-    if trace is None or not text.startswith(("'Tensor' object has no attribute", "'StandIn' object has no")):
+    if trace is None or not text.startswith("'Tensor' object has no attribute"):
         return
     while trace.tb_next is not None:
         trace = trace.tb_next

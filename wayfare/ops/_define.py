@@ -212,7 +212,8 @@ def movement(
     name: str, *, forward: Callable[..., Any], shape: Callable[..., tuple[int, ...]], vjp: Rule | None,
     reference: Callable[..., Any], samples: Samples, attrs: dict[str, Attribute],
     shift: Callable[[dict[str, Any], int], dict[str, Any]] | None = None, view: bool = True,
-    sparse: Callable[..., Any] | None = None, grad_name: str = "", onnx: Onnx = None, **facts: Any,
+    sparse: Callable[..., Any] | None = None, grad_name: str = "", onnx: Onnx = None,
+    of_lengths: ragged.RaggedRule | None = None, **facts: Any,
 ) -> Op:  # fmt: skip
     """An op of one input that moves elements. `shape(x_shape, **attrs)` is the output's shape; `shift(attrs,
     batch size)` gives the attributes that do the same behind one more leading axis (None: `behind_batch`). `facts` are
@@ -223,7 +224,8 @@ def movement(
 
     return register(Op(
         name=name, family="movement", forward=forward, infer=infer, vjp=None if vjp is None else (vjp,),
-        batch=in_front(name, shift or behind_batch), ragged=ragged.movement(name), samples=samples, reference=reference,
+        batch=in_front(name, shift or behind_batch), ragged=of_lengths or ragged.movement(name), samples=samples,
+        reference=reference,
         signature=Signature(1, 1, attrs), view=view, sparse=sparse, grad_name=grad_name, onnx=onnx, **facts,
     ))  # fmt: skip
 

@@ -142,7 +142,7 @@ def reduction(name: str, of_segments: Callable[[Any, Segments, Any], Any] | None
 
 
 def movement(name: str) -> RaggedRule:
-    """A view that leaves the length where it is."""
+    """An op that moves no element along the length."""
 
     def rule(shapes: Sequence[Shape], given: Sequence[bool], attrs: dict[str, Any]) -> RaggedForm | None:
         shape = shapes[0]
@@ -154,10 +154,20 @@ def movement(name: str) -> RaggedRule:
                 return None
             return RaggedForm((True,), lambda m, segments, inputs, many: getattr(m, name)(
                 inputs[0], **attrs | {"shape": (segments.total, *to[1:])}))  # fmt: skip
-        if "dims" in attrs:
-            if not attrs["dims"] or attrs["dims"][0] != 0:
-                return None
-        elif "dim" not in attrs or attrs["dim"] == 0:
+        if "dims" not in attrs and "dim" not in attrs:
+            return None
+        if 0 in (attrs["dims"] if "dims" in attrs else _dims_of(attrs)):  # it moves elements along the length
+            return None
+        return RaggedForm((True,), lambda m, segments, inputs, many: getattr(m, name)(*inputs, **attrs))
+
+    return rule
+
+
+def permute(name: str) -> RaggedRule:
+    """The length stays the first dimension."""
+
+    def rule(shapes: Sequence[Shape], given: Sequence[bool], attrs: dict[str, Any]) -> RaggedForm | None:
+        if not has_length(shapes[0]) or attrs["dims"][0] != 0:
             return None
         return RaggedForm((True,), lambda m, segments, inputs, many: getattr(m, name)(*inputs, **attrs))
 

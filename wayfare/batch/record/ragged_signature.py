@@ -165,8 +165,8 @@ def _form_of(
     sized = [shape for shape in made if shape is not FLAT]
     if not leads and not sized:
         raise _Differ
-    lead = leads.pop() if leads else max(map(_axis, sized))
-    width = max(map(len, taken)) if leads or any([_axis(s) > -1 for s in taken]) else -1
+    lead = max(leads) if leads else max(map(_axis, sized))
+    width = max(map(len, taken if leads else sized))
     seen: list[Shape] = []
     for shape in taken:
         aligned = lead and _axis(shape) < 0 and len(shape) == width
@@ -187,7 +187,7 @@ def _without_ones(attrs: dict[str, Any], lead: int) -> dict[str, Any]:
     seen = dict(attrs)
     for name, value in attrs.items():
         if name == "shape":
-            seen[name] = value[_axis(value) :] if _axis(value) > 0 else value
+            seen[name] = value[_axis(value) :] if value is not FLAT and _axis(value) > 0 else value
         elif not lead or name in _KEPT:
             continue
         elif name == "dims":

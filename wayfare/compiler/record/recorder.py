@@ -97,6 +97,10 @@ class Recorder(RecorderState, Interceptor):
         """Is a tensor contiguous?"""
         return bool(t._array.flags.c_contiguous)
 
+    def is_copy(self, out: Tensor) -> bool:
+        """Did a reshape have to copy? Ops run here as in eager mode, so it can be told."""
+        return out._view is None
+
     def picked(self, x: Tensor, index: Any, out: Tensor) -> None:
         """`x[i]` with a tensor `i` was taken: a view in eager mode, but a copy here, as long as nobody notices."""
         self.copies_of_parts[id(out)] = (weakref.ref(out), x, index)

@@ -79,6 +79,7 @@ def _permuting(name: str, grad_name: str) -> Op:
         reference=lambda x, dims: np.einsum(x, list(range(x.ndim)), list(dims)),
         samples=_permute_samples,
         shift=lambda attrs, size: {"dims": (0, *(d + 1 for d in attrs["dims"]))},
+        of_lengths=ragged.permute(name),
         grad_name=grad_name,
     )
 
