@@ -1,5 +1,6 @@
 """`wf.compile` on a device: recorded there, planned as launches, replayed as CUDA graphs. The CPU is the referee."""
 
+import re
 import warnings
 
 import numpy as np
@@ -356,3 +357,25 @@ def test_gradients_of_slices_that_overlap(cuda):
         ((y[:3] * y[1:]).sum() + (y[1:3] * 2).sum()).backward()
         np.testing.assert_allclose(found.detach().cpu().numpy(), x.grad.cpu().numpy(), rtol=1e-5)
     assert "found to differ" not in str(run.explain())
+
+
+def test_the_default_device_is_part_of_what_a_recording_depends_on(cuda):
+    def step(x):
+        return x * 2 + wf.ones(3) * wf.arange(3.0)
+
+    run = wf.compile(step)
+    there, here = wf.rand(3, device="cuda"), wf.rand(3)
+    try:
+        for round in range(6):
+            for device, x in (("cuda", there), ("cpu", here)):
+                wf.set_default_device(device)
+                made, want = run(x + round), step(x + round)
+                assert made.device == want.device == x.device
+                np.testing.assert_array_equal(made.cpu().numpy(), want.cpu().numpy())
+        told = str(run.explain())
+        assert int(re.search(r"(\d+) replayed", told)[1]) >= 6 and told.count("step(f32[3])") == 2
+        wf.set_default_device(None)
+        with pytest.raises(RuntimeError, match="on different devices"):
+            run(there)
+    finally:
+        wf.set_default_device(None)

@@ -32,7 +32,6 @@ from wayfare.compiler.signature import Signature
 from wayfare.compiler.structure import Opaque
 from wayfare.core import buffer_pool
 from wayfare.core.callsite import MONITORS, is_debugged
-from wayfare.core.device import BACKENDS, default_device
 from wayfare.core.errors import CheckError
 from wayfare.core.format import time_text
 from wayfare.core.locks import lock
@@ -105,9 +104,8 @@ class Compiled(OpaqueCall):
     def __call__(self, *args: Any, **options: Any) -> Any:
         """Call the function: replay a recording that holds for this call, or run Python (and record it)."""
         mode = STATE.mode
-        away = (BACKENDS and default_device().type != "cpu") or sys.gettrace() is not None
-        if away or (MONITORS and is_debugged()) or (LOOPING and STATE.example is not None):
-            # Tensors are made elsewhere, a debugger must see lines run, or an example of a loop draws its own numbers.
+        if sys.gettrace() is not None or (MONITORS and is_debugged()) or (LOOPING and STATE.example is not None):
+            # A debugger must see lines run, or an example of a loop draws its own numbers.
             return self._elsewhere(args, options)
         if mode is not None and (
             not mode.executor.works_on_arrays or mode.anomaly or mode.saved_hooks is not None

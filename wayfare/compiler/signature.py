@@ -14,7 +14,7 @@ from wayfare.compiler.record.overlap import relations
 from wayfare.compiler.structure import OBJECT, Opaque, take_apart
 from wayfare.core.autocast import DEFAULTS as AUTOCAST_DEFAULTS
 from wayfare.core.buffer_pool import owns_memory
-from wayfare.core.device import memory_key
+from wayfare.core.device import BACKENDS, CPU, default_device, memory_key
 from wayfare.core.mode import Mode
 from wayfare.core.spec import default_dtype
 from wayfare.core.tensor import Tensor
@@ -81,11 +81,13 @@ class Signature:
 
 
 def state_of(mode: Mode | None) -> Any:
-    """The modes that a recording depends on: grad mode, inference mode, default dtype, autocast and its defaults."""
+    """The modes that a recording depends on: grad mode, inference mode, default dtype, autocast and its defaults, and
+    the default device."""
+    device = default_device() if BACKENDS else CPU
     if mode is None:
-        return True, False, default_dtype(), None, AUTOCAST_DEFAULTS.key
+        return True, False, default_dtype(), None, AUTOCAST_DEFAULTS.key, device
     autocast = None if mode.autocast is None else mode.autocast.key
-    return mode.grad, mode.inference, default_dtype(), autocast, AUTOCAST_DEFAULTS.key
+    return mode.grad, mode.inference, default_dtype(), autocast, AUTOCAST_DEFAULTS.key, device
 
 
 def _layouts(tensors: Sequence[Tensor], objects: list[Any]) -> tuple[Any, Any]:

@@ -24,6 +24,7 @@ from wayfare.compiler.replay.native_tree import NativeTree
 from wayfare.compiler.signature import is_plain
 from wayfare.compiler.structure import PLAIN
 from wayfare.core.autocast import DEFAULTS as AUTOCAST_DEFAULTS
+from wayfare.core.device import BACKENDS, default_device
 from wayfare.core.spec import default_dtype
 from wayfare.core.tensor import Tensor
 from wayfare.core.write_clock import owner_of
@@ -90,7 +91,8 @@ class FastPath:
         self._alone = entry.tree.root if native.root < 0 else None  # the only block, which no tree runs
         self._values: dict[str, Any] = {
             "MISS": MISS, "Tensor": Tensor, "ndarray": np.ndarray, "owner_of": owner_of,
-            "default_dtype": default_dtype, "autocast": AUTOCAST_DEFAULTS, "is_plain": is_plain, "entry": entry,
+            "default_dtype": default_dtype, "backends": BACKENDS,
+            "default_device": default_device, "autocast": AUTOCAST_DEFAULTS, "is_plain": is_plain, "entry": entry,
             "guards": entry.guards,
         }  # fmt: skip
         self._objects = {id(x) for x in objects}
@@ -202,7 +204,7 @@ class FastPath:
 
     def _test_outside(self, state: Any) -> None:
         """Generate tests of modes, guards, captured tensors and the plan."""
-        grad, inference, dtype, autocast, defaults = state
+        grad, inference, dtype, autocast, defaults, device = state
         modes = f"mode.grad is {grad} and mode.inference is {inference}"
         if autocast is None:
             modes += " and mode.autocast is None"
@@ -212,6 +214,7 @@ class FastPath:
         self._miss_unless(
             f"(mode is None or ({modes}))" if ordinary else f"mode is not None and {modes}",
             f"default_dtype() is {self._name(dtype)}", f"autocast.key == {self._name(defaults)}",
+            f"(not backends or default_device() == {self._name(device)})",
             f"entry.version == {self.version}", "guards.holds()",
         )  # fmt: skip
         tests = []
