@@ -210,18 +210,26 @@ class _Sums(_Rewriting):
 
 def _rows(term: Value) -> Value | None:
     """The rows whose products, or sums, are added: `a` of `a.T @ b`, or of `a.sum(0)`."""
-    step = term.step
-    if step.op is None:
+    op = term.step.op
+    if op is None:
         return None
-    if step.op.gemm and len(step.inputs) == 2:
-        turned, other = step.inputs
-        turned_rows = turned.step.name == "permute" and tuple(turned.step.attrs["dims"]) == (1, 0)
-        return turned.step.inputs[0] if turned_rows and other.ndim == 2 and step.op.gemm != "nt" else None
-    if step.name == "reshape" and step.inputs[0].step.name == "sum":
-        total = step.inputs[0].step
-        over = tuple(total.attrs["dim"]) == (0,) and total.inputs[0].ndim == 2
-        return total.inputs[0] if over and term.size == total.inputs[0].shape[1] else None
-    return None
+    return _multiplied(term.step) if op.gemm and len(term.step.inputs) == 2 else _summed(term)
+
+
+def _multiplied(step: Step) -> Value | None:
+    turned, other = step.inputs
+    assert step.op is not None
+    if step.op.gemm == "nt" or turned.step.name != "permute" or other.ndim != 2:
+        return None
+    return turned.step.inputs[0] if tuple(turned.step.attrs["dims"]) == (1, 0) else None
+
+
+def _summed(term: Value) -> Value | None:
+    if term.step.name != "reshape" or term.step.inputs[0].step.name != "sum":
+        return None
+    total = term.step.inputs[0].step
+    over = tuple(total.attrs["dim"]) == (0,) and total.inputs[0].ndim == 2
+    return total.inputs[0] if over and term.size == total.inputs[0].shape[1] else None
 
 
 def _selected(parts: Sequence[Value]) -> tuple[Value, int] | None:
