@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import weakref
 
 import numpy as np
 import pytest
@@ -346,3 +347,18 @@ def test_minus_zero_keeps_its_sign(cuda):
     there = [wf.tensor(-0.0).cuda(), wf.full((2,), -0.0, device="cuda"), wf.tensor(-0.0, device="cuda"),
              wf.ones(2, device="cuda") * -0.0]  # fmt: skip
     assert all(np.signbit(t.cpu().numpy()).all() for t in there)
+
+
+def test_a_check_that_waits_keeps_nothing_of_the_user(cuda):
+    """No frame, so no locals: a check may wait for long."""
+
+    class Big:
+        pass
+
+    def use():
+        big = Big()
+        wf.arange(4.0, device="cuda")[wf.tensor([1, 2], device="cuda")]
+        return weakref.ref(big)
+
+    assert use()() is None and len(cuda.late_errors()) >= 1
+    cuda.check_now()

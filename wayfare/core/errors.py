@@ -20,7 +20,8 @@ class WayfareError(Exception):
     # Is it about shapes or dtypes? Then a note shows the user's expression with the shape under each operand.
     about_operands = False
 
-    def __init__(self, sentence: str, *, fix: str = "") -> None:
+    def __init__(self, sentence: str, *, fix: str = "", deferred: bool = False) -> None:
+        """`deferred`: it may be raised later, or never: the user's frame is not kept, and its expression not drawn."""
         frame = user_frame(2)
         site = None if frame is None else Site(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
         self.sentence = sentence
@@ -33,6 +34,8 @@ class WayfareError(Exception):
         self.example = ""
         self.expression = ""
         super().__init__(self._text())
+        if deferred:
+            return
         if self.about_operands:
             self._show(drawn(frame))
         if frame is not None and settings.traceback != "full":

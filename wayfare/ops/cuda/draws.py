@@ -39,7 +39,7 @@ def _uniform(b: Any, *, key: Key, shape: tuple[int, ...], dtype: DType, low: flo
 
 @on_cuda("random_bernoulli")
 def _bernoulli(b: Any, p: Any, *, key: Key) -> Any:
-    b.require((p >= 0) & (p <= 1), OperationError("bernoulli: probabilities must lie in [0, 1]"))
+    b.require((p >= 0) & (p <= 1), OperationError("bernoulli: probabilities must lie in [0, 1]", deferred=True))
     return (_uniform_numbers(b, key, p.shape, p.dtype) < p).astype(p.dtype)
 
 
@@ -102,7 +102,7 @@ for _op in REGISTRY.values():
 
 @on_cuda("random_normal_around")
 def _normal_around(b: Any, mean: Any, std: Any, *, key: Any) -> Any:
-    b.require(std >= 0, OperationError("normal: deviations must not be negative"))
+    b.require(std >= 0, OperationError("normal: deviations must not be negative", deferred=True))
     shape = np.broadcast_shapes(mean.shape, std.shape)
     return b.xp.asarray(np.asarray(draw_normal(key, shape, mean.dtype))) * std + mean
 

@@ -50,7 +50,7 @@ def _check(
     low = -size if wrap else 0
     if index.size:
         text = f"{op}: an index is out of range for dimension {dim} of size {size}"
-        b.require(_within(b, index, low, size), error(text, fix=f"It can be from {low} to {size - 1}."))
+        b.require(_within(b, index, low, size), error(text, fix=f"It can be from {low} to {size - 1}.", deferred=True))
 
 
 @on_cuda("index", bfloat16=True)
@@ -183,7 +183,7 @@ on_host("CUDA has no atomic product", "scatter_prod")
 
 def _wrong_class(*, op: str, classes: int, error: Any = IndexRangeError, **_attrs: Any) -> Any:
     return error(f"{op}: a class is out of range for {classes} classes",
-                 fix=f"Classes are numbered from 0 to {classes - 1}.")  # fmt: skip
+                 fix=f"Classes are numbered from 0 to {classes - 1}.", deferred=True)  # fmt: skip
 
 
 ERRORS["checked_classes"] = _wrong_class
@@ -198,13 +198,14 @@ def _checked_classes(b: Any, target: Any, *, classes: int, ignore_index: int, **
 @on_cuda("checked_lengths")
 def _checked_lengths(b: Any, lengths: Any, *, op: str, what: str, most: int) -> Any:
     fine = (lengths >= 0) & (lengths <= most) if most >= 0 else lengths >= 0
-    b.require(fine, OperationError(f"{op}: a length of the {what} is negative, or longer than what is given"))
+    text = f"{op}: a length of the {what} is negative, or longer than what is given"
+    b.require(fine, OperationError(text, deferred=True))
     return lengths
 
 
 @on_cuda("floored_variance")
 def _floored_variance(b: Any, var: Any, *, eps: float) -> Any:
-    b.require(~(var < 0), ArgumentError("gaussian_nll_loss: var has a negative entry"))
+    b.require(~(var < 0), ArgumentError("gaussian_nll_loss: var has a negative entry", deferred=True))
     return b.xp.maximum(var, var.dtype.type(eps))
 
 
@@ -222,9 +223,10 @@ def _at_index(b: Any, x: Any, index: Any, *, dim: int) -> Any:
 def _check_segments(b: Any, op: str, offsets: Any, total: int) -> None:
     if offsets.dtype != np.int64 or offsets.ndim != 1 or not offsets.size:
         raise ValueError("these are no offsets")
-    b.require(offsets[1:] >= offsets[:-1], ArgumentError(f"{op}: offsets must not decrease"))
+    b.require(offsets[1:] >= offsets[:-1], ArgumentError(f"{op}: offsets must not decrease", deferred=True))
     ends = b.xp.stack([offsets[0], offsets[-1] - total])
-    b.require(ends == 0, ArgumentError(f"{op}: offsets must go from 0 to {total}, the number of packed rows"))
+    text = f"{op}: offsets must go from 0 to {total}, the number of packed rows"
+    b.require(ends == 0, ArgumentError(text, deferred=True))
 
 
 def _reduced(b: Any, x: Any, offsets: Any, kind: str) -> Any:
@@ -261,8 +263,8 @@ def _segment_extreme(name: str, kind: str) -> None:
     @on_cuda(name, bfloat16=True)
     def forward(b: Any, x: Any, offsets: Any) -> Any:
         _check_segments(b, name, offsets, x.shape[0])
-        empty = OperationError(f"{name}: a segment is empty, so it has no {kind}", fix="Leave empty segments out.")
-        b.require(offsets[1:] > offsets[:-1], empty)
+        text, fix = f"{name}: a segment is empty, so it has no {kind}", "Leave empty segments out."
+        b.require(offsets[1:] > offsets[:-1], OperationError(text, fix=fix, deferred=True))
         return _reduced(b, x, offsets, kind)
 
 
