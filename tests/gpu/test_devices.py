@@ -147,6 +147,18 @@ def test_indices_may_be_on_the_cpu(cuda):
     assert x[x > 2].tolist() == [3.0, 4.0, 5.0] and x[(x > 2).cpu()].tolist() == [3.0, 4.0, 5.0]
 
 
+def test_no_index_is_out_of_range_where_nothing_is_taken(cuda):
+    x = wf.zeros(2, 3, 0, device="cuda", requires_grad=True)
+    out = x[:, [7, 0]]
+    assert out.shape == (2, 2, 0)
+    out.sum().backward()
+    y = x.detach().clone()
+    y[:, [7, 0]] = 1.0
+    assert y.sum().item() == 0 and x.grad.shape == x.shape
+    with pytest.raises(IndexError, match="out of range for dimension 1 of size 0"):
+        wf.zeros(2, 0, 3, device="cuda")[:, [1]].sum().item()
+
+
 def test_an_index_out_of_range_is_found_when_a_value_is_read(cuda):
     x = wf.arange(3.0, device="cuda")
     y = x[wf.tensor([0, 7], device="cuda")]

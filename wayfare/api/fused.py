@@ -30,6 +30,7 @@ from wayfare.core.symbolic_sizes import size_classes, symbol, symbolic_shape
 from wayfare.core.tensor import Tensor
 from wayfare.ir.fuse.record import STOP, FusedRecord
 from wayfare.ir.graph import Value, leaf, record
+from wayfare.ir.layout import Layouts, keeps_memory, layout_of
 from wayfare.ir.variants import Variants, signature
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -97,7 +98,7 @@ class TraceExecutor(Interceptor):
         self.captured: list[Tensor] = []
         self._leaves: dict[int, Value] = {}
         self._count = count
-        self._outer = outer
+        self.layouts = Layouts()
 
     def apply(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
         """Enter one op in the graph."""
@@ -136,6 +137,7 @@ class TraceExecutor(Interceptor):
         if found is None:
             found = leaf("input", self._count + len(self.captured), array.shape, array.dtype)
             self._leaves[id(t)] = found
+            self.layouts.add(found, layout_of(array))
             self.captured.append(t)
         return found
 
@@ -150,6 +152,12 @@ class TraceExecutor(Interceptor):
     def may_decide(self, tensor: Tensor) -> bool:
         """What is traced has no numbers."""
         return not _is_traced(tensor)
+
+    def is_view(self, tensor: Tensor, shape: tuple[int, ...]) -> bool:
+        """Would that shape need no copy in plain Python, if the arguments are C-contiguous?"""
+        if not _is_traced(tensor):
+            return tensor.__class__ is StandIn or keeps_memory(tensor._array.shape, tensor._array.strides, shape)
+        return self.layouts.keeps_memory(tensor._handle.row, shape, self.device)
 
     def custom(self, function: Any, args: tuple[Any, ...], run: Callable[[Any, tuple[Any, ...]], Any]) -> Any:
         """Refuse a custom Function: it is not an op."""
@@ -169,9 +177,10 @@ class TraceExecutor(Interceptor):
 
 
 class _Traced:
-    """One trace made into a record: the op, the tensors from outside, and the shape of the result."""
+    """A trace made into a record: the op, the tensors from outside, the shape of the result; only for rows in order?"""
 
-    def __init__(self, fused: FusedRecord, captured: Sequence[Tensor], result: Any) -> None:
+    def __init__(self, fused: FusedRecord, captured: Sequence[Tensor], result: Any, in_order: bool) -> None:
+        self.in_order = in_order
         self.record = fused
         self.captured = tuple(captured)
         self.needs = tuple(t._requires_grad for t in captured)
@@ -260,7 +269,7 @@ class Fused:
             traced = self._find(shape, tensors, floats, mode is None or mode.grad)
         except _TraceFailed as failed:
             return self._plain(failed, args, options)
-        if traced is None:
+        if traced is None or (traced.in_order and not all([t._array.flags.c_contiguous for t in tensors])):
             return self.function(*args, **options)
         attrs = {"numbers": tuple(floats)} if floats else {}
         made = apply(traced.record.op, (*tensors, *traced.captured), attrs)
@@ -361,10 +370,11 @@ class Fused:
             return (*size_classes(shapes[: len(values)])[1], *given)
 
         def build() -> _Traced:
-            return _Traced(FusedRecord(self.name, inputs, outputs, all_needs, symbols_of), captured, result_shape)
+            made = FusedRecord(self.name, inputs, outputs, all_needs, symbols_of)
+            return _Traced(made, captured, result_shape, in_order)
 
-        outside = tuple(_identity(t) for t in captured)
-        return (signature(outputs), outside, repr(result_shape)), build
+        outside, in_order = tuple(_identity(t) for t in captured), executor.layouts.asked
+        return (signature(outputs), outside, repr(result_shape), in_order), build
 
     def _warn(self, reason: str) -> None:
         if not self._warned:

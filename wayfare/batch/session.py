@@ -35,6 +35,7 @@ from wayfare.core.op import REGISTRY, Op
 from wayfare.core.pytree import TENSOR, rebuild
 from wayfare.core.stand_in import StandIn, stand_in
 from wayfare.core.tensor import Tensor
+from wayfare.ir.layout import keeps_memory, layout_of
 
 _SELECT = REGISTRY["select"]
 # Reads of values that only display them.
@@ -346,13 +347,8 @@ class Session(PendingCalls):
 
     def is_view(self, t: Tensor, shape: tuple[int, ...]) -> bool:
         """Whether `view` to that shape would need no copy, with the strides the tensor would have in the loop."""
-        if t.__class__ is not StandIn or t._handle.row.layout is None:
-            return True
-        try:
-            array = probe_array(t._handle.row, memory=True)
-        except ValueError:
-            return True
-        return bool(np.may_share_memory(array.reshape(shape), array))
+        layout = t._handle.row.layout if t.__class__ is StandIn else layout_of(t._array)
+        return layout is None or keeps_memory(tuple(t.shape), layout, shape)
 
     def is_contiguous(self, t: Tensor) -> bool:
         """Whether the tensor would be contiguous in the loop."""

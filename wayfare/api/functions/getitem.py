@@ -26,7 +26,7 @@ from wayfare.core.op import REGISTRY
 from wayfare.core.spec import Shape, bool_, int32, int64
 from wayfare.core.tensor import Tensor, to_tensor, wrap
 from wayfare.core.write_clock import note_write
-from wayfare.ops.indexing.advanced import check_bounds, full_index
+from wayfare.ops.indexing.advanced import check_bounds, full_index, picks_nothing
 from wayfare.ops.movement.index import Entry, Index, numpy_index
 
 _SELECT, _SLICE, _BASIC = REGISTRY["select"], REGISTRY["slice"], REGISTRY["basic_index"]
@@ -245,6 +245,9 @@ def put(self: Tensor, index: Any, value: Any) -> None:
     try:
         target[where] = values
     except (IndexError, ValueError):
+        if picked and picks_nothing(target.shape, tuple(i._array for _, i in picked), tuple(dim for dim, _ in picked)):
+            fitted(value, _shape_of_part(target.shape, picked))
+            return
         for dim, places in picked:
             check_bounds("x[...] = value", places._array, target.shape[dim], dim, wrap=True)
         raise _misfit(value, _shape_of_part(target.shape, picked)) from None

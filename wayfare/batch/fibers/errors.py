@@ -89,6 +89,9 @@ class FailedCall(Exception):
         self.error = error
         self.call = call
         self.example = call.example
+        # The calls of that example that were recorded before it, and have not run yet: in the loop such a call would
+        # fail first.
+        self.calls_before: set[Call] = set()
 
 
 def raise_past_try(example: Example | None, error: Exception) -> NoReturn:
@@ -117,3 +120,15 @@ def find_failed_call(error: Exception, calls: list[Call], segment: Segment) -> E
                 own.happened_in("", call.site)
             return FailedCall(own, call)
     return error
+
+
+def left_in_order(error: BaseException, calls: list[Call], pending: list[Call], recorded: list[Call]) -> list[Call]:
+    """After an error: those of `calls` that have not run, and all that are pending, in the order of recording. Calls
+    that are not in `recorded` come before it. A FailedCall learns which calls of its example come before its own."""
+    known = set(recorded)
+    before = [c for c in [*calls, *pending] if c not in known]
+    left = [c for c in [*before, *recorded] if c.group is None]
+    if isinstance(error, FailedCall):
+        own = [c for c in left if c.example is error.example]
+        error.calls_before = set(own[: own.index(error.call)])
+    return left

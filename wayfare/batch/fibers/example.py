@@ -112,6 +112,13 @@ class Example:
         self.inner = []
 
 
+def is_within(example: Example | None, these: set[Example]) -> bool:
+    """Whether an example is one of these, or inside one."""
+    while example is not None and example not in these:
+        example = example.parent
+    return example is not None
+
+
 ends_search(Example.body.__code__)
 
 

@@ -21,7 +21,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 from wayfare.batch.analysis.exception_scopes import in_try, in_update
 from wayfare.batch.fibers.errors import FailedCall, name_example
 from wayfare.batch.fibers.example import Example
-from wayfare.batch.record.call import Value
+from wayfare.batch.record.call import Call, Value
 from wayfare.core.callsite import is_debugged, user_frame
 from wayfare.core.mode import STATE, Mode, set_mode
 
@@ -53,6 +53,8 @@ class Hub:
         self._restart_from: Example | None = None
         # Finished examples in whose calls an error was found later.
         self._late_failures: list[Example] = []
+        # For an example in whose calls an error was found: that error, and the calls before that one.
+        self._found: dict[Example, tuple[Exception, set[Call]]] = {}
         self._running = False
         self.current: Example | None = None
         # Why examples run one after another; "" while they run concurrently.
@@ -85,7 +87,7 @@ class Hub:
     def release(self) -> None:
         """Release the session."""
         self._session = self._greenlet = self._mode = None  # type: ignore[assignment]
-        self._all = []
+        self._all, self._found = [], {}
 
     def wait(self, value: Value | None) -> None:
         """Return when a value has been computed (None: when all pending calls have run)."""
@@ -234,6 +236,7 @@ class Hub:
             raise
         finally:
             self._running = False
+            self._found = {}
             self.current = None
             self._end_fibers()
             set_mode(mode)
@@ -280,8 +283,12 @@ class Hub:
         example = failed_call.example
         if example is None or example is self.current:
             return False
+        known, before = self._found.get(example, (None, ()))
+        if known is not None and example.error is known and failed_call.call not in before:
+            return True  # in the loop the other call fails first, and this one is never made
         name_example(failed_call.error, example)
         example.error = failed_call.error
+        self._found[example] = failed_call.error, failed_call.calls_before
         if example.done:
             self._late_failures.append(example)
         elif example in self._waiting:
@@ -294,6 +301,7 @@ class Hub:
         """After all examples are done: raise the error that the loop would have met first, if any."""
         failures, self._late_failures = self._late_failures, []
         if failures and not self._running:
+            self._found = {}
             _raise_error(min(failures, key=_ORDER))
         self._late_failures = failures
 
@@ -339,9 +347,9 @@ class Hub:
         """The inner examples of one are done: it goes on, with an error if one of them failed."""
         failed = parent.failed
         if failed is not None:
-            # In the loop the calls of the examples before it would have run by now.
+            # In the loop its own calls, and those of the examples before it, would have run by now.
             # (A map may run its examples in two parts, so the failed one may not be in `parent.inner`.)
-            self._session.discard_calls_of([failed, *(e for e in parent.inner if e.order > failed.order)])
+            self._session.discard_calls_of([e for e in parent.inner if e.order > failed.order])
             while not self._compute(self._session.values_of([parent])):
                 pass
             late = [e for e in self._late_failures if e.parent is parent]

@@ -1,8 +1,7 @@
 """The strides that results would have in the plain loop, found without running ops on the examples.
 
 In a group's result all rows are C-contiguous. In the loop the result of an op on a transposed tensor is transposed too,
-and `stride()`, `view()` and NumPy show that. Where an input is not C-contiguous, the op runs once on an array of zeros
-with the strides of the input, and the strides of its result are noted.
+and `stride()`, `view()` and NumPy show that.
 """
 
 from __future__ import annotations
@@ -10,13 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from wayfare.batch.record.call import Array, Row, Strides
 from wayfare.core.op import Op
-
-# The largest array of zeros that is made for this; the results of larger inputs count as C-contiguous.
-_MAX_BYTES = 1 << 20
+from wayfare.ir.layout import layouts_of_results, probe
 
 
 def layouts(op: Op, attrs: dict[str, Any], rows: Sequence[Row], count: int) -> list[Strides | None]:
@@ -27,31 +22,12 @@ def layouts(op: Op, attrs: dict[str, Any], rows: Sequence[Row], count: int) -> l
         return none
     if op.moves == "strides" and not rows[0].memory.is_host:
         return none
-    made = None
-    for memory in (False, True) if op.view else (True,):
-        try:
-            with np.errstate(all="ignore"):
-                made = op.forward(*[probe_array(row, memory) for row in rows], **attrs)
-            break
-        except Exception:  # the op reads values, the array is too large, or the op needs real memory
-            continue
-    found = made if isinstance(made, tuple) else (made,)
-    return [layout_of(array) if isinstance(array, np.ndarray) else None for array in found]
+    return layouts_of_results(op, attrs, [(row.shape, row.dtype, row.layout or row.strides) for row in rows], count)
 
 
-def layout_of(array: Array) -> Strides | None:
-    """The strides of an array; None if it is C-contiguous."""
-    return None if array.flags.c_contiguous else array.strides
-
-
-def probe_array(row: Row, memory: bool = False) -> Array:
-    """An array with the strides a row would have in the loop: of zeros, or (not `memory`) of one element, for views."""
-    strides = row.layout or row.strides
-    extent = sum([(n - 1) * s for n, s in zip(row.shape, strides, strict=True)]) // row.dtype.itemsize + 1
-    if memory and (min(strides, default=0) < 0 or extent * row.dtype.itemsize > _MAX_BYTES):
-        raise ValueError("too large")
-    zeros = np.zeros(extent if memory else 1, row.dtype)
-    return np.lib.stride_tricks.as_strided(zeros, row.shape, strides)
+def probe_array(row: Row) -> Array:
+    """An array of one element with the shape and the strides that a row would have in the loop."""
+    return probe(row.shape, row.dtype, row.layout or row.strides)
 
 
 def copy_with_layout(array: Any, row: Row) -> Any:

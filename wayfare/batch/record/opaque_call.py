@@ -30,7 +30,7 @@ from wayfare.core.stand_in import StandIn, stand_in
 from wayfare.core.tensor import Tensor
 from wayfare.ir.fuse.record import by_ops
 from wayfare.ir.gradient import reached
-from wayfare.ir.graph import Value, leaf
+from wayfare.ir.graph import Value
 
 if TYPE_CHECKING:
     from wayfare.batch.session import Session
@@ -163,8 +163,8 @@ class OpaqueCall:
 
     def _flags(self, rows: list[Row], only: int | None) -> tuple[bool, ...]:
         """Which results require a gradient if one argument (None: no argument) does."""
-        leaves = [leaf("input", i, row.shape, row.dtype) for i, row in enumerate(rows)]
-        executor = ShortTrace(len(leaves), STATE.mode)
+        executor = ShortTrace(len(rows), STATE.mode)
+        leaves = executor.leaves_of(rows)
         device = executor.device = place_of(rows).device
         given = [stand_in(TracedValue(v, device), i == only) for i, v in enumerate(leaves)]
         with changed_mode(executor=executor, grad=True, generator=Generator()):
@@ -173,8 +173,8 @@ class OpaqueCall:
 
     def trace(self, rows: list[Row], grad: bool) -> None:
         """Trace the function on such rows; raises NotFusable if that is not possible."""
-        leaves = [leaf("input", i, row.shape, row.dtype) for i, row in enumerate(rows)]
-        executor = ShortTrace(len(leaves), STATE.mode)
+        executor = ShortTrace(len(rows), STATE.mode)
+        leaves = executor.leaves_of(rows)
         memory = place_of(rows)
         device = executor.device = memory.device
         stand_ins = [stand_in(TracedValue(v, device), row.is_float) for v, row in zip(leaves, rows, strict=True)]

@@ -13,7 +13,7 @@ from wayfare.core.dispatch import apply
 from wayfare.core.mode import changed_mode
 from wayfare.core.stand_in import StandIn
 from wayfare.core.tensor import Tensor
-from wayfare.ir.graph import Value
+from wayfare.ir.graph import Value, leaf
 
 # A function with more ops than this is not opaque. A model that loops over a sequence has more, and should be recorded
 # op by op: examples of other lengths can share its steps, not the whole call.
@@ -66,6 +66,13 @@ class ShortTrace(_TraceAll):
         super().__init__(count, outer)
         self.steps = self.views = 0
         self.checks_values = False
+
+    def leaves_of(self, rows: Sequence[Row]) -> list[Value]:
+        """The arguments in the trace; how they lie is known."""
+        leaves = [leaf("input", i, row.shape, row.dtype) for i, row in enumerate(rows)]
+        for made, row in zip(leaves, rows, strict=True):
+            self.layouts.add(made, row.layout)
+        return leaves
 
     def apply(self, op: Any, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
         """Trace one op."""

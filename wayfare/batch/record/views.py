@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from wayfare.batch.record.call import Row, row_of
-from wayfare.batch.record.layout import layout_of, probe_array
+from wayfare.batch.record.layout import probe_array
 from wayfare.core.op import Op
 from wayfare.core.stand_in import StandIn
 from wayfare.core.tensor import Tensor
+from wayfare.ir.layout import layout_of
 
 
 class PickedView:

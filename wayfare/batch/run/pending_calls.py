@@ -10,8 +10,15 @@ from typing import Any
 from weakref import ref
 
 from wayfare.batch.analysis.purity import mutates_only_tensors
-from wayfare.batch.fibers.errors import FAILED, FailedCall, find_failed_call, name_late_error, raise_past_try
-from wayfare.batch.fibers.example import Example
+from wayfare.batch.fibers.errors import (
+    FAILED,
+    FailedCall,
+    find_failed_call,
+    left_in_order,
+    name_late_error,
+    raise_past_try,
+)
+from wayfare.batch.fibers.example import Example, is_within
 from wayfare.batch.fibers.hub import Hub
 from wayfare.batch.function_profile import FunctionProfile, MapTiming
 from wayfare.batch.garbage_collection import COLLECTOR
@@ -223,7 +230,7 @@ class PendingCalls(Interceptor):
     def discard_calls_of(self, examples: Sequence[Example]) -> None:
         """Drop the pending calls of these examples: they will restart."""
         gone = set(examples)
-        self._keep_only([c for c in self.pending if c.example not in gone and not _is_inside(c.example, gone)])
+        self._keep_only([c for c in self.pending if not is_within(c.example, gone)])
 
     def discard_calls_after(self, order: list[int]) -> None:
         """Drop the pending calls of all later examples: they were stopped."""
@@ -250,7 +257,7 @@ class PendingCalls(Interceptor):
     def values_of(self, examples: Sequence[Example]) -> list[Value]:
         """One value of each pending call of these examples."""
         own = set(examples)
-        calls = [c for c in self.pending if c.example in own or _is_inside(c.example, own)]
+        calls = [c for c in self.pending if is_within(c.example, own)]
         return [Value(c, 0, c.signature.outs[0], False) for c in calls]
 
     def _warn_in_order(self, how: str, began: list[Example]) -> None:
@@ -286,6 +293,7 @@ class PendingCalls(Interceptor):
     def run(self, targets: Sequence[Value] | None, only: bool = False) -> None:
         """The same; raises FailedCall, which names the call that failed."""
         self.awaited = targets or ()
+        recorded = self.pending[self._looked_at :] if targets is not None else self.pending
         if targets is not None:
             calls = take_needed(self.pending, self._looked_at, [v.call for v in targets], not only)
             self._looked_at = min(self._looked_at, len(self.pending)) if only else len(self.pending)
@@ -308,13 +316,12 @@ class PendingCalls(Interceptor):
             # Only between two rounds of reading nobody writes without our notice: the functions have no side effects.
             self._transposed, self._written = {}, latest_write[0]
         with changed_mode(executor=None), caching_transposes(self._transposed):
-            for number, members in enumerate(groups):
+            for members in groups:
                 try:
                     self._run(members)
-                except BaseException:
+                except BaseException as error:
                     # The other calls may still run, if the example handles the error.
-                    left = [c for rest in groups[number:] for c in rest if c.group is None]
-                    self._put_back(left, self.pending)
+                    self._put_back(left_in_order(error, calls, self.pending, recorded), [])
                     raise
         stats = self.stats
         stats.rounds += 1
@@ -439,11 +446,3 @@ class PendingCalls(Interceptor):
         self.hub.release()
         self.ownership.clear()
         COLLECTOR.leave()
-
-
-def _is_inside(example: Example | None, outer: set[Example]) -> bool:
-    while example is not None:
-        example = example.parent
-        if example in outer:
-            return True
-    return False

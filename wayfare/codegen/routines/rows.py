@@ -140,7 +140,7 @@ class Rows:
         for part in self.parts:
             if part.basic:
                 dense[part.index] += part.values
-            else:
+            elif part.values.size:  # without values no index is out of range
                 add_at(dense, part.index, part.values)
 
     def dense(self) -> Array:

@@ -19,7 +19,7 @@ from wayfare.core.errors import ArgumentError, IndexRangeError, OperationError
 from wayfare.ops.cuda.late_checks import ERRORS
 from wayfare.ops.cuda.rows import add_at, extreme_at, put_at, take
 from wayfare.ops.cuda.table import on_cuda, on_host
-from wayfare.ops.indexing.advanced import full_index, index_dtype_error
+from wayfare.ops.indexing.advanced import full_index, index_dtype_error, indexed_shape, picks_nothing
 
 
 @lru_cache(16)
@@ -50,11 +50,15 @@ def _check(
     low = -size if wrap else 0
     if index.size:
         text = f"{op}: an index is out of range for dimension {dim} of size {size}"
+        if size == 0:
+            raise error(text)
         b.require(_within(b, index, low, size), error(text, fix=f"It can be from {low} to {size - 1}.", deferred=True))
 
 
 @on_cuda("index", bfloat16=True)
 def _index(b: Any, x: Any, *indices: Any, dims: Sequence[int]) -> Any:
+    if x.size == 0 and picks_nothing(x.shape, indices, tuple(dims)):
+        return b.xp.empty(indexed_shape("index", x.shape, indices, tuple(dims)), x.dtype)
     for dim, index in zip(dims, indices, strict=True):
         _check(b, "index", index, x.shape[dim], dim, wrap=True)
     return take(b, x, indices[0], dims[0]) if len(dims) == 1 else x[full_index(indices, tuple(dims))]
@@ -63,12 +67,15 @@ def _index(b: Any, x: Any, *indices: Any, dims: Sequence[int]) -> Any:
 @on_cuda("index_place", bfloat16=True)
 def _index_place(b: Any, g: Any, *indices: Any, shape: Any, dims: Any) -> Any:
     out = b.xp.zeros(shape, g.dtype)
-    add_at(b, out, full_index(indices, dims), g)
+    if g.size:
+        add_at(b, out, full_index(indices, dims), g)
     return out
 
 
 @on_cuda("index_put", bfloat16=True)
 def _index_put(b: Any, x: Any, value: Any, *indices: Any, dims: Any, accumulate: bool) -> Any:
+    if x.size == 0 and picks_nothing(x.shape, indices, dims):
+        return x.copy("C")
     for dim, index in zip(dims, indices, strict=True):
         _check(b, "index_put", index, x.shape[dim], dim, wrap=True)
     out, where = x.copy("C"), full_index(indices, dims)

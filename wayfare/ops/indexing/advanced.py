@@ -69,7 +69,8 @@ def full_index(indices: tuple[Array, ...], dims: tuple[int, ...]) -> tuple[Any, 
     return tuple(out)
 
 
-def _indexed_shape(name: str, x: Shape, indices: tuple[Spec, ...], dims: tuple[int, ...]) -> Shape:
+def indexed_shape(name: str, x: Shape, indices: tuple[Any, ...], dims: tuple[int, ...]) -> Shape:
+    """The shape of the indexed part."""
     try:
         shape = broadcast(name, *(i.shape for i in indices))
     except ShapeError:
@@ -80,6 +81,16 @@ def _indexed_shape(name: str, x: Shape, indices: tuple[Spec, ...], dims: tuple[i
     return (*kept[:at], *shape, *kept[at:])
 
 
+def picks_nothing(shape: Shape, indices: tuple[Any, ...], dims: tuple[int, ...]) -> bool:
+    """Is the indexed part of such a shape empty? As in PyTorch no index is out of range then, but for those of a
+    dimension of size 0."""
+    if any(i.dtype.kind not in "iu" for i in indices):
+        return False
+    sizes = [shape[dim] for dim in dims]
+    others = [size for dim, size in enumerate(shape) if dim not in dims]
+    return 0 in np.broadcast_shapes(*(i.shape for i in indices)) or (0 in others and 0 not in sizes)
+
+
 @checks_values
 def _index(x: Array, *indices: Array, dims: tuple[int, ...]) -> Array:
     try:
@@ -87,6 +98,8 @@ def _index(x: Array, *indices: Array, dims: tuple[int, ...]) -> Array:
             return take(x, indices[0], dims[0])
         return x[full_index(indices, dims)]  # type: ignore[no-any-return]
     except (IndexError, TypeError):
+        if picks_nothing(x.shape, indices, dims):
+            return np.empty(indexed_shape("index", x.shape, indices, dims), x.dtype)
         for dim, index in zip(dims, indices, strict=True):
             check_bounds("index", index, x.shape[dim], dim, wrap=True)
         raise
@@ -171,7 +184,7 @@ index = define(
     onnx=rules.index,
     family="indexing",
     forward=_index,
-    infer=lambda x, *indices, dims: Spec(_indexed_shape("index", x.shape, indices, dims), x.dtype),
+    infer=lambda x, *indices, dims: Spec(indexed_shape("index", x.shape, indices, dims), x.dtype),
     vjp=joint(_index_vjp),
     listed=(0,),
     batch=_index_batch,
@@ -182,7 +195,8 @@ index = define(
 
 def _index_place(g: Array, *indices: Array, shape: Shape, dims: tuple[int, ...]) -> Array:
     out = np.zeros(shape, g.dtype)
-    add_at(out, full_index(indices, dims), g)
+    if g.size:
+        add_at(out, full_index(indices, dims), g)
     return out
 
 
@@ -246,6 +260,8 @@ def _index_put(x: Array, value: Array, *indices: Array, dims: tuple[int, ...], a
         else:
             out[where] = value
     except (IndexError, TypeError):
+        if picks_nothing(x.shape, indices, dims):
+            return out
         for dim, index in zip(dims, indices, strict=True):
             check_bounds("index_put", index, x.shape[dim], dim, wrap=True)
         raise
@@ -253,7 +269,7 @@ def _index_put(x: Array, value: Array, *indices: Array, dims: tuple[int, ...], a
 
 
 def _index_put_infer(x: Spec, value: Spec, *indices: Spec, dims: tuple[int, ...], accumulate: bool) -> Spec:
-    shape = _indexed_shape("index_put", x.shape, indices, dims)
+    shape = indexed_shape("index_put", x.shape, indices, dims)
     if shape != value.shape:
         raise ShapeError(f"index_put: a value of {value} does not fit the indexed part of shape {list(shape)}")
     return x
@@ -345,7 +361,7 @@ index_select = define(
     onnx=lambda b, x, index, *, dim: b.node("Gather", x, b.cast(index, int64), axis=dim),
     family="indexing",
     forward=_index_select,
-    infer=lambda x, index, *, dim: Spec(_indexed_shape("index_select", x.shape, (index,), (dim,)), x.dtype),
+    infer=lambda x, index, *, dim: Spec(indexed_shape("index_select", x.shape, (index,), (dim,)), x.dtype),
     vjp=(
         lambda m, g, _y, x_spec, index, *, dim: m.index_place(g, index, shape=x_spec.shape, dims=(dim,)),
         None,
