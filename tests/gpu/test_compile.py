@@ -379,3 +379,18 @@ def test_the_default_device_is_part_of_what_a_recording_depends_on(cuda):
             run(there)
     finally:
         wf.set_default_device(None)
+
+
+def test_an_error_found_by_a_check_is_of_the_op_before(cuda):
+    """It comes out of the call that read the value, and the compiled function is none the worse."""
+    x, w = wf.rand(3, 4, device="cuda"), wf.rand(4, 4, device="cuda")
+    run = wf.compile(lambda x: ((x @ w).tanh() @ w).exp(), check=True)
+    run(x)
+    for _ in range(2):
+        x[wf.tensor([0, 7], device="cuda")]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with pytest.raises(IndexError, match="index: an index is out of range for dimension 0 of size 3"):
+                run(x)
+            run(x)
+    assert "plain Python" not in str(run.explain()), str(run.explain())

@@ -374,3 +374,21 @@ def test_a_check_that_waits_keeps_nothing_of_the_user(cuda):
 
     assert use()() is None and len(cuda.late_errors()) >= 1
     cuda.check_now()
+
+
+@pytest.mark.parametrize("read", [
+    lambda y: y.cpu(), lambda y: y.to("cpu"), lambda y: wf.zeros(4).copy_(y), lambda y: wf.poisson(y.abs()),
+])  # fmt: skip
+def test_an_index_out_of_range_is_found_by_a_copy(cuda, read):
+    """The op that copies finds it; it must not be run again instead, which would find nothing."""
+    x = wf.arange(4.0, device="cuda")
+    for _ in range(2):
+        x[wf.tensor([0, 7], device="cuda")]
+        with pytest.raises(IndexError, match="index: an index is out of range for dimension 0 of size 4"):
+            read(x)
+    read(x)
+
+
+def test_truths_of_whole_numbers_without_dimensions(cuda):
+    for function in (wf.any, wf.all):
+        assert [function(wf.tensor(n, dtype=wf.uint8, device="cuda")).item() for n in (0, 1, 10)] == [0, 1, 1]

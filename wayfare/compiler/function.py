@@ -32,7 +32,7 @@ from wayfare.compiler.signature import Signature
 from wayfare.compiler.structure import Opaque
 from wayfare.core import buffer_pool
 from wayfare.core.callsite import MONITORS, is_debugged
-from wayfare.core.errors import CheckError
+from wayfare.core.errors import CheckError, is_late
 from wayfare.core.format import time_text
 from wayfare.core.locks import lock
 from wayfare.core.mode import LOOPING, STATE, Mode, changed_mode, current, set_mode
@@ -266,7 +266,8 @@ class Compiled(OpaqueCall):
         try:
             result, seconds, difference = check.compare(lambda: self._aside(args, options))
         except Exception as error:
-            self._leave(entry, f"a replay succeeded where Python raises {type(error).__name__}")
+            if not is_late(error):
+                self._leave(entry, f"a replay succeeded where Python raises {type(error).__name__}")
             raise
         buffer_pool.trim()  # buffers of Python's run would be kept, and are of no use to a plan
         entry.timings.add(entry.timings.eager, seconds, None, entry.on_device)
@@ -302,6 +303,8 @@ class Compiled(OpaqueCall):
 
     def _failed(self, entry: Entry, error: Exception, args: Any, options: Any) -> Any:
         """A plan raised an error: run Python, which raises it on the user's line, or else the plan was wrong."""
+        if is_late(error):
+            raise error
         result = self._aside(args, options)
         self._leave(entry, f"its plan failed: {type(error).__name__}: {error}")
         if self._fallback.fullgraph:

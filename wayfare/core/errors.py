@@ -19,6 +19,8 @@ class WayfareError(Exception):
 
     # Is it about shapes or dtypes? Then a note shows the user's expression with the shape under each operand.
     about_operands = False
+    # Is it about an op of a device, and was it found later, when a value was read?
+    late = False
 
     def __init__(self, sentence: str, *, fix: str = "", deferred: bool = False) -> None:
         """`deferred`: it may be raised later, or never: the user's frame is not kept, and its expression not drawn."""
@@ -72,6 +74,11 @@ class WayfareError(Exception):
     def _text(self) -> str:
         where = f", in {self.path} = {self.layer}" if self.path else f", in {self.layer}" if self.layer else ""
         return self.sentence.rstrip(".") + where + self.example + self.site + "." + (" " + self.fix if self.fix else "")
+
+
+def is_late(error: BaseException) -> bool:
+    """Is this about an op of a device that ran before? Then it is told once: nothing may be tried again instead."""
+    return isinstance(error, WayfareError) and error.late
 
 
 class ShapeError(WayfareError, RuntimeError):

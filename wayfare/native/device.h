@@ -38,6 +38,18 @@ static int on_device(PyObject *const *inputs, int arity) {
     return 0;
 }
 
+/* Is the exception that was raised about an op before this one, found only now? It is told once. */
+static int is_late(void) {
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    PyObject *late = value == NULL ? NULL : PyObject_GetAttr(value, LATE_NAME);
+    if (late == NULL) PyErr_Clear();
+    PyErr_Restore(type, value, traceback);
+    Py_XDECREF(late);
+    return late == Py_True;
+}
+
 /* Run an op on tensors of a device; `mode` is 0 or 1. As `run_op`. */
 static int run_on_device(Core *core, PyObject *const *inputs, int arity, PyObject *attrs, int mode, PyObject **result) {
     PyObject *arrays[MOST_INPUTS], *out = NULL, *found = NULL;
@@ -65,7 +77,7 @@ static int run_on_device(Core *core, PyObject *const *inputs, int arity, PyObjec
         Py_XDECREF(list);
     }
     if (out == NULL) {
-        if (!PyErr_ExceptionMatches(PyExc_Exception)) return FAILED;
+        if (!PyErr_ExceptionMatches(PyExc_Exception) || is_late()) return FAILED;
         PyErr_Clear();  /* Python runs it again, and has the sentence for it */
         return NOT_USUAL;
     }
@@ -129,6 +141,7 @@ static int init_device(PyObject *m) {
     STRIDES_NAME = PyUnicode_InternFromString("strides");
     DTYPE_NAME = PyUnicode_InternFromString("dtype");
     ADDITIONS_NAME = PyUnicode_InternFromString("additions");
+    LATE_NAME = PyUnicode_InternFromString("late");
     return PyErr_Occurred() || add_type(m, "Driver", &driver_spec, &DriverType) || add_type(m, "Plan", &plan_spec, &PlanType)
         || add_type(m, "Plans", &plans_spec, &PlansType) ? -1 : 0;
 }

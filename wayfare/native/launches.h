@@ -6,7 +6,7 @@ static PyObject *DEVICE_CURRENT;      /* says the number of the current device; 
 static PyObject *COUNTERS;
 static unsigned DEVICE_EPOCH;         /* how many backends there were: an op finds its plans anew for each */
 static Py_ssize_t COUNT_KERNELS, COUNT_CALLS;
-static PyObject *DATA_NAME, *PTR_NAME, *DEVICE_ID_NAME, *SHAPE_NAME, *STRIDES_NAME, *DTYPE_NAME, *ADDITIONS_NAME;
+static PyObject *DATA_NAME, *PTR_NAME, *DEVICE_ID_NAME, *SHAPE_NAME, *STRIDES_NAME, *DTYPE_NAME, *ADDITIONS_NAME, *LATE_NAME;
 
 #define IS_DEVICE(o) ((o) != NULL && Py_TYPE(o) == DeviceArray)
 enum { PLAN_WORDS = 128, MOST_OPERANDS = 64 };

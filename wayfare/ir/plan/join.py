@@ -143,13 +143,13 @@ class _Sums(_Rewriting):
         self._cats: dict[tuple[int, ...], Value] = {}
         # The order of the parts of an input decides: then these need no copy.
         for terms in self._terms.values():
-            pairs = [(term.step.inputs[1], _rows(term)) for term in terms if term.step.op and term.step.op.gemm]
-            parts = [_part_of(b) for b, _ in pairs]
-            if pairs and _selected([b for b, _ in pairs]) is not None:
-                numbers = [part[2] for part in parts if part is not None]
-                numbered = sorted(zip(numbers, pairs, strict=True), key=lambda entry: entry[0])
-                rows = [a for _, (_, a) in numbered if a is not None]
-                self._orders[frozenset(rows)] = rows
+            rows = [a for term in terms if (a := _rows(term)) is not None]
+            others = [term.step.inputs[1] for term in terms if term.step.op and term.step.op.gemm]
+            for parts in (others, rows):
+                numbers = _numbers(parts)
+                if numbers is not None:
+                    self._orders[frozenset(rows)] = [rows[numbers.index(i)] for i in range(len(numbers))]
+                    break
 
     def _is_link(self, v: Value, total: Value) -> bool:
         return v.step.name == "add" and self._uses[v] == 1 and v.shape == total.shape
@@ -233,15 +233,22 @@ def _summed(term: Value) -> Value | None:
 
 
 def _selected(parts: Sequence[Value]) -> tuple[Value, int] | None:
-    """The value of which these are all parts, in any order, and along which dimension; None if there is none."""
+    """The value of which these are all parts, in their order, and along which dimension; None if there is none."""
+    numbers, first = _numbers(parts), _part_of(parts[0]) if parts else None
+    return first[:2] if first is not None and numbers == list(range(len(parts))) else None
+
+
+def _numbers(parts: Sequence[Value]) -> list[int] | None:
+    """Which parts of one value these are, if they are all of them, in any order; None if they are not."""
     found = [_part_of(v) for v in parts]
     known = [part for part in found if part is not None]
-    if len(known) < len(found):
+    if not known or len(known) < len(found):
         return None
     base, dim, _ = known[0]
     if any(other is not base or along != dim for other, along, _ in known) or base.ndim != 3:
         return None
-    return (base, dim) if sorted(index for *_, index in known) == list(range(base.shape[dim])) else None
+    numbers = [index for *_, index in known]
+    return numbers if sorted(numbers) == list(range(base.shape[dim])) else None
 
 
 def _bytes(v: Value) -> int:

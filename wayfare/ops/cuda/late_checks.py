@@ -56,10 +56,12 @@ class LateChecks:
             found = self.xp.stack(found).get().tolist()
         for fine, (_, error) in zip(found, waiting, strict=False):
             if not bool(fine):
+                error.late = True
                 raise error
         for wrong, (flag, name, attrs, site) in zip(found[len(waiting) :], watched.values(), strict=True):
             if bool(wrong):
                 flag[...] = False
                 failed = ERRORS[name](**attrs)
                 failed.happened_in("", site)
+                failed.late = True
                 raise failed

@@ -25,7 +25,7 @@ def _reducing(name: str, function: str, *, sums: bool = False) -> None:
     def forward(b: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
         dtype = _result_dtype(name, x)
         if not dim:
-            return x.astype(dtype)
+            return (x.astype(np.bool_) if name in ("any", "all") else x).astype(dtype)
         found = b.reduced(name, x, dim, keepdim, dtype)
         if found is not None:
             return found
