@@ -105,8 +105,7 @@ class Compiled(OpaqueCall):
         """Call the function: replay a recording that holds for this call, or run Python (and record it)."""
         mode = STATE.mode
         if sys.gettrace() is not None or (MONITORS and is_debugged()) or (LOOPING and STATE.example is not None):
-            # A debugger must see lines run, or an example of a loop draws its own numbers.
-            return self._elsewhere(args, options)
+            return self._elsewhere(args, options)  # a debugger sees lines run; an example of a loop has its own numbers
         if mode is not None and (
             not mode.executor.works_on_arrays or mode.anomaly or mode.saved_hooks is not None
             or mode.generator is not None or (mode.watcher is not None and not mode.watcher.allows_plans)
