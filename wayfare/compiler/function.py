@@ -238,11 +238,10 @@ class Compiled(OpaqueCall):
     def _account(self, entry: Entry, began: float) -> str:
         """Account for the time of a replay. Returns the reason if the entry runs as plain Python from now on."""
         seconds = perf_counter() - began
-        budget, planning = self._budget, entry.planning
-        budget.total += seconds
-        if planning:
+        self._budget.total += seconds
+        if entry.planning:
+            self._budget.spent += entry.planning
             entry.planning = 0.0
-            budget.spent += planning
         else:
             self._answered = entry
             self._sampled(seconds)
