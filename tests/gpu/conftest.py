@@ -7,6 +7,7 @@ import pytest
 from tests.gpu.cupy_stand_in import COUNTS, installed
 from tests.gpu.cupy_stand_in.launch import StandInLauncher
 from tests.gpu.emulation.host import COMPILER
+from wayfare.codegen.cuda import replay
 from wayfare.core import device
 
 REAL = os.environ.get("WAYFARE_TEST_GPU") == "1"
@@ -27,6 +28,12 @@ def pytest_collection_modifyitems(config, items):
         return FIRST.index(name) if name in FIRST else len(FIRST)
 
     items[:] = [item for item in items if item not in here] + sorted(wanted, key=turn)
+
+
+@pytest.fixture(autouse=True)
+def captured_at_once(monkeypatch):
+    """Lists of launches are captured at their second run, however short they are."""
+    monkeypatch.setattr(replay, "CAPTURE_COST", 0)
 
 
 @pytest.fixture

@@ -134,6 +134,21 @@ def test_a_list_whose_arrays_always_move_stops_capturing():
     assert counts.graphs_captured <= 16
 
 
+def test_a_list_is_captured_when_it_has_launched_as_much_as_a_capture_costs(monkeypatch):
+    monkeypatch.setattr(replay, "CAPTURE_COST", 10)
+    commands = CudaCommands(HostLauncher())
+    expected = relu_then_sum(commands)
+    arrays, captured = arrays_for(seed=0), []
+    for _ in range(10):
+        with counted() as counts:
+            commands.run(filled(arrays))
+        captured.append(counts.graphs_captured)
+        np.testing.assert_allclose(arrays[3], expected(arrays), rtol=1e-5)
+    launches = len(commands.titles)
+    plain = -(-10 // launches)
+    assert 2 <= launches < 10 and captured == [0] * plain + [1] + [0] * (9 - plain)
+
+
 def test_one_launch_is_no_graph():
     commands = CudaCommands(HostLauncher())
     source, target = np.arange(6, dtype=F32), np.empty(6, F32)

@@ -293,7 +293,7 @@ class CudaCommands:
         own = {TABLE: start, SCRATCH: start + table}
         constants = [launcher.to_device(array) for array in self.constants]
         own |= {SCRATCH - 1 - k: launcher.pointer(array) for k, array in enumerate(constants)}
-        return InStream(launcher, uses, self._words, own, memory, constants, self._launch_all, len(self._work) < 2)
+        return InStream(launcher, uses, self._words, own, memory, constants, self._launch_all, len(self._work))
 
     def describe(self) -> str:
         """One line for each launch."""

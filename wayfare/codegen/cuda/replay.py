@@ -1,4 +1,4 @@
-"""How a list of launches runs: as it is the first time, then as one CUDA graph, wherever its arrays lie.
+"""How a list of launches runs: as it is the first times, then as one CUDA graph, wherever its arrays lie.
 
 A graph has the addresses of its arrays in it. Weights, and the state of an optimiser, stay where they are; batches and
 results lie elsewhere at every call. So a place that was seen at two addresses *moves*: the graph works on memory of
@@ -33,6 +33,9 @@ TABLE = SCRATCH - (1 << 30)
 _GRAPHS, _SITES = 8, 64
 # A list whose graphs are hardly replayed is launched without: this many captures are a trial.
 _TRIAL = 16
+# A capture costs about as much as so many launches. When a list has made them, it is captured: a list that runs a few
+# times, as for one size of a group in a map, never is.
+CAPTURE_COST = 64
 # What is larger is not copied: a graph serves one address.
 _LARGEST = 1 << 28
 # The most bytes that a list has for copies; what would be more is an anchor.
@@ -85,13 +88,14 @@ class Use:
 class _Site:
     """What is known of runs with the anchors at certain addresses."""
 
-    __slots__ = ("fixed", "graph", "moving", "still")
+    __slots__ = ("fixed", "graph", "moving", "runs", "still")
 
     def __init__(self, movable: Sequence[int], addresses: Sequence[int]) -> None:
         self.moving: list[int] = []  # places, in the order of the objects
         self.still = list(movable)
         self.fixed = [addresses[place] for place in movable]
         self.graph: Callable[[], None] | None = None
+        self.runs = 1
 
 
 class InStream:
@@ -99,9 +103,9 @@ class InStream:
 
     def __init__(
         self, launcher: Launcher, uses: dict[int, Use], numbers: int, own: Addresses, memory: Any,
-        constants: list[Any], launch: Callable[[Addresses], None], alone: bool,
+        constants: list[Any], launch: Callable[[Addresses], None], launches: int,
     ) -> None:  # fmt: skip
-        """`numbers`: how many words of the table are numbers. `alone`: is it one launch?"""
+        """`numbers`: how many words of the table are numbers."""
         self._launcher, self._own, self._launch, self.constants = launcher, own, launch, constants
         self._kept = [memory]
         self.objects = list(uses)
@@ -114,7 +118,8 @@ class InStream:
         self._writers: dict[int, Callable[[bytes], None]] = {}
         self._written = b""
         self._captures = self._replays = 0
-        self._refused = alone  # a graph of one launch costs more than the launch
+        self._launches = launches
+        self._refused = launches < 2  # a graph of one launch costs more than the launch
 
     def run(self, addresses: list[int], numbers: Sequence[float]) -> bool:
         """Run on arrays at these addresses; True if a graph did it."""
@@ -130,7 +135,9 @@ class InStream:
         there = [addresses[place] for place in site.still]
         graph = site.graph if there == site.fixed else None
         if graph is None:
-            if self._refused or (self._captures >= _TRIAL and self._replays < 4 * self._captures):
+            site.runs += 1
+            too_soon = (site.runs - 1) * self._launches < CAPTURE_COST
+            if too_soon or self._refused or (self._captures >= _TRIAL and self._replays < 4 * self._captures):
                 self._launch_plain(addresses, numbers)
                 return False
             graph = self._captured(site, addresses, there)
