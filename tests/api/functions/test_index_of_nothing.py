@@ -91,3 +91,14 @@ def test_a_look_up_of_rows_refuses_it_anyway():
         wf.zeros(0, 3).index_select(1, wrong)
     with pytest.raises(IndexError, match="largest index is 5"):
         wf.nn.functional.embedding(wrong, wf.zeros(3, 0))
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (0, 4), (3, 0)])
+def test_indices_that_do_not_fit_are_an_index_error(shape):
+    x = wf.zeros(shape)
+    index = wf.tensor([0, 1]), wf.tensor([0, 1, 2])
+    reason = "out of range" if 0 in shape else "do not broadcast"
+    with pytest.raises(IndexError, match=reason):
+        x[index]
+    with pytest.raises(IndexError, match=reason):
+        x[index] = 1.0

@@ -86,9 +86,13 @@ def picks_nothing(shape: Shape, indices: tuple[Any, ...], dims: tuple[int, ...])
     dimension of size 0."""
     if any(i.dtype.kind not in "iu" for i in indices):
         return False
+    try:
+        picked = np.broadcast_shapes(*(i.shape for i in indices))
+    except ValueError:
+        return False  # which is an error of its own
     sizes = [shape[dim] for dim in dims]
     others = [size for dim, size in enumerate(shape) if dim not in dims]
-    return 0 in np.broadcast_shapes(*(i.shape for i in indices)) or (0 in others and 0 not in sizes)
+    return 0 in picked or (0 in others and 0 not in sizes)
 
 
 @checks_values
