@@ -33,8 +33,8 @@ TABLE = SCRATCH - (1 << 30)
 _GRAPHS, _SITES = 8, 64
 # A list whose graphs are hardly replayed is launched without: this many captures are a trial.
 _TRIAL = 16
-# A capture costs about as much as so many launches. When a list has made them, it is captured: a list that runs a few
-# times, as for one size of a group in a map, never is.
+# What a capture costs, in launches: an estimate, not measured. When a list has made as many, it is captured; one that
+# runs a few times, as for one size of a group in a map, never is.
 CAPTURE_COST = 64
 # What is larger is not copied: a graph serves one address.
 _LARGEST = 1 << 28
