@@ -121,13 +121,7 @@ def end(pid: int, processes: list[Any], tasks: list[Connection], answers: list[C
     if os.getpid() != pid:
         return  # a forked copy of the parent: they are not its workers
     with undisturbed():
-        for pipe in tasks:
-            try:
-                pipe.send(None)
-            except OSError:
-                pass  # it is dead already
-        for pipe in (*tasks, *answers):
-            pipe.close()
+        _ask_to_end(tasks, answers)
         _join(processes)
         for how in ("terminate", "kill"):
             alive = [process for process in processes if process.is_alive()]
@@ -138,6 +132,20 @@ def end(pid: int, processes: list[Any], tasks: list[Connection], answers: list[C
             if not process.is_alive():
                 process.close()
         processes.clear()
+
+
+def _ask_to_end(tasks: list[Connection], answers: list[Connection]) -> None:
+    """Tell the workers that there is nothing more to do, and drop all pipes here: a Ctrl-C that comes inside the
+    `__del__` of a pipe, where exceptions are lost, is heard only by `undisturbed`."""
+    for pipe in tasks:
+        try:
+            pipe.send(None)
+        except OSError:
+            pass  # it is dead already
+    for pipe in (*tasks, *answers):
+        pipe.close()
+    tasks.clear()
+    answers.clear()
 
 
 def _join(processes: list[Any]) -> None:
