@@ -5,6 +5,7 @@ import os
 import signal
 
 import hypothesis
+import numpy as np
 import pytest
 
 import wayfare as wf
@@ -114,12 +115,16 @@ def no_cycle_collector():
 
 @pytest.fixture(autouse=True)
 def the_state_is_restored(request):
-    """No test leaves a mode in force: that would change what those after it see.
+    """No test leaves a mode in force, or another error state of NumPy: that would change what those after it see.
 
     Ctrl-C may come between the change of a mode and the `with` block that would take it back; no Python code can help
     that, so tests that press it are only cleaned up after.
     """
+    before = np.geterr()
     yield
-    left = STATE.mode
+    left, numpy_left = STATE.mode, np.geterr()
     set_mode(None)
-    assert left is None or "interrupt" in request.node.name, "a mode is still in force after the test"
+    np.seterr(**before)
+    if "interrupt" not in request.node.name:
+        assert left is None, "a mode is still in force after the test"
+        assert numpy_left == before, "NumPy's error state is another one after the test"
