@@ -6,7 +6,6 @@ own functions do. Nothing here waits for the device, but for values that Python 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -41,6 +40,7 @@ from wayfare.ops.cuda import (  # noqa: F401 - they say how records run there
 )
 from wayfare.ops.cuda.exchange import Exchange
 from wayfare.ops.cuda.faults import answering, attempt
+from wayfare.ops.cuda.forked import refuse_in_children
 from wayfare.ops.cuda.functions import functions_of
 from wayfare.ops.cuda.late_checks import LateChecks
 from wayfare.ops.cuda.library import device_count, found_library
@@ -97,14 +97,11 @@ class CudaBackend(RememberedPlans, LateChecks, Exchange, Backend):
         self._launchers: dict[int, Launcher] = {}
         self._constants: dict[Any, Any] = {}
         self._numbers: dict[int, Array] = {}
-        self._process = os.getpid()
         self.start_plans()
+        refuse_in_children(self)
 
     def check(self, index: int | None) -> None:
-        """Raise, with what to do, if there is no such device here, or if this is a fork of a process that used it."""
-        if os.getpid() != self._process:
-            raise OperationError("device: CUDA was started before this process was forked, and cannot be used in it",
-                                 fix="Start processes with the method 'spawn', or use CUDA only in them.")  # fmt: skip
+        """Raise, with what to do, if there is no such device here."""
         if index is not None and not 0 <= index < self.count:
             raise OperationError(f"device: there is no 'cuda:{index}', this machine has {self.count} CUDA devices",
                                  fix=f"They are numbered from 0 to {self.count - 1}.")  # fmt: skip
