@@ -74,7 +74,7 @@ LEFT_OUT = {
                 "is_coalesced is_sparse_csr indices crow_indices col_indices sparse_mask sparse_dim dense_dim smm",
                 "there are no sparse tensors; wf.segment_sum adds up rows by group"),
         **_each("dequantize int_repr q_scale q_zero_point qscheme is_quantized", "there are no quantised tensors"),
-        **_each("gpu is_gpu xpu ipu mtia is_mps is_xpu is_ipu is_xla is_meta is_vulkan record_stream",
+        **_each("gpu is_gpu xpu ipu mtia is_mps is_xpu is_ipu is_xla is_meta is_vulkan",
                 "devices are the CPU and CUDA (t.is_cuda, t.cuda()); leave it out"),
         **_each("to_mkldnn is_mkldnn dim_order layout", "every tensor is strided; leave it out"),
         **_each("eig symeig", "for a symmetric matrix use wf.linalg.eigh; other eigenvalues are complex numbers"),

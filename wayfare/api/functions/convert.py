@@ -8,7 +8,7 @@ from typing import Any
 from wayfare.api.functions._new import made
 from wayfare.api.functions._public import method, named, unary
 from wayfare.api.functions.rearrange import clone
-from wayfare.core.device import CPU, Device, started
+from wayfare.core.device import BACKENDS, CPU, Device, started
 from wayfare.core.dispatch import apply
 from wayfare.core.errors import ArgumentTypeError, DTypeError, OperationError
 from wayfare.core.op import REGISTRY
@@ -158,6 +158,18 @@ def is_pinned(input: Tensor, device: Any = None) -> bool:
     """Does it lie in memory that a GPU reads directly?"""
     backend = started("cuda")
     return backend is not None and input.device.type == "cpu" and backend.is_pinned(input._array)
+
+
+@method
+def record_stream(input: Tensor, stream: Any) -> None:
+    """Say that this stream of a GPU reads the tensor, too: its memory is not used again before the stream is done with
+    it."""
+    if not hasattr(stream, "cuda_stream"):
+        raise ArgumentTypeError(f"record_stream: expected a stream, not {type(stream).__name__}",
+                                fix="Use wf.cuda.Stream() or wf.cuda.current_stream().")  # fmt: skip
+    backend = BACKENDS.get(input._array.__class__)
+    if backend is not None:
+        backend.read_by(input._array, stream)
 
 
 def _itself(name: str, doc: str, inplace: bool = False) -> Callable[[Tensor], Tensor]:

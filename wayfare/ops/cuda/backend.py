@@ -45,6 +45,7 @@ from wayfare.ops.cuda.functions import functions_of
 from wayfare.ops.cuda.late_checks import LateChecks
 from wayfare.ops.cuda.library import device_count, found_library
 from wayfare.ops.cuda.plans import RememberedPlans
+from wayfare.ops.cuda.points import Point
 from wayfare.ops.cuda.table import GRADIENTS, OVERRIDES, TAKE_BFLOAT16, way
 
 # Constants that are kept.
@@ -357,19 +358,16 @@ class CudaBackend(RememberedPlans, LateChecks, Exchange, Backend):
     # -- timing
 
     def mark(self) -> Any:
-        """An event in the current stream."""
-        made = self.xp.cuda.Event()
-        made.record()
-        return made
+        """A point in the current stream of the current device."""
+        return Point(self)
 
     def has_passed(self, point: Any) -> bool:
-        """Has the GPU passed an event?"""
-        return bool(point.done)
+        """Has the GPU passed a point?"""
+        return bool(point.event.done)
 
     def seconds_between(self, first: Any, last: Any) -> float:
-        """The time between two events; this waits until the GPU has passed them."""
-        last.synchronize()
-        return float(self.xp.cuda.get_elapsed_time(first, last)) / 1000
+        """The time between two points; this waits until the GPU has passed them."""
+        return first.seconds_to(last)  # type: ignore[no-any-return]
 
     # -- plans
 
@@ -422,6 +420,7 @@ class CudaBackend(RememberedPlans, LateChecks, Exchange, Backend):
         """Wait until all that was asked of a device is done."""
         with answering(self, "synchronize"):
             self.xp.cuda.Device(index).synchronize()
+        self.free_read()
         self.check_now()
 
 

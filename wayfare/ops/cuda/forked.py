@@ -21,6 +21,7 @@ class Forked:
 
     type = "cuda"
     has_kernels = False
+    _read = None  # `exchange.py`
 
     def check(self, index: int | None) -> None:
         """Naming a device is no use of it."""
@@ -43,6 +44,9 @@ class Forked:
     def late_errors(self) -> list[Exception]:
         """What waits for a value waits in the parent."""
         return []
+
+    def free_read(self) -> None:
+        """What waits to be freed waits in the parent."""
 
     def mark(self) -> None:
         """No work is timed."""
