@@ -1,15 +1,21 @@
 """Tensors on a device: where they live, how they get there, what mixes and what does not."""
 
 import copy
+import inspect
 import pickle
 import weakref
+from contextlib import suppress
 
 import numpy as np
 import pytest
 
 import wayfare as wf
+from wayfare import nn
 from wayfare.errors import GraphError, InPlaceError, OperationError
+from wayfare.signal import windows
 
+# What some windows ask for.
+ASKED = {"general_cosine": {"a": [0.5, 0.5]}}
 FACTORIES = {
     "zeros": lambda **o: wf.zeros(2, 3, **o), "ones": lambda **o: wf.ones(2, 3, **o),
     "empty": lambda **o: wf.empty(2, **o), "full": lambda **o: wf.full((2,), 1.5, **o),
@@ -22,8 +28,57 @@ FACTORIES = {
     "scalar_tensor": lambda **o: wf.scalar_tensor(2.0, **o), "tril_indices": lambda **o: wf.tril_indices(3, 3, **o),
     "empty_strided": lambda **o: wf.empty_strided((2, 2), (1, 2), **o),
     "empty_permuted": lambda **o: wf.empty_permuted((2, 3), (1, 0), **o),
+    "triu_indices": lambda **o: wf.triu_indices(3, 3, **o),
+    **{name: lambda name=name, **o: getattr(windows, name)(5, **ASKED.get(name, {}), **o) for name in windows.__all__},
 }  # fmt: skip
-LIKE = ["zeros_like", "ones_like", "empty_like", "rand_like", "randn_like"]
+LIKE = {
+    **dict.fromkeys(("zeros_like", "ones_like", "empty_like", "rand_like", "randn_like"), ()),
+    "full_like": (3.0,), "randint_like": (9,),
+}  # fmt: skip
+# What new layers are given: the first that fits. Layers without tensors take no `device=`.
+SIZES = ((4,), (4, 4), (4, 4, 1), (4, 4, 4))
+OPTIONS = {
+    "Transformer": {"nhead": 2, "num_encoder_layers": 1, "num_decoder_layers": 1, "dim_feedforward": 4},
+    **{f"InstanceNorm{axes}d": {"affine": True} for axes in (1, 2, 3)},
+}  # fmt: skip
+
+
+def test_the_lists_are_complete():
+    functions = {name: getattr(wf, name) for name in wf.__all__ if inspect.isfunction(getattr(wf, name))}
+    takes = {name for name, function in functions.items() if "device" in inspect.signature(function).parameters}
+    takes -= {"from_dlpack", "set_default_device"}
+    assert takes == (FACTORIES.keys() - set(windows.__all__)) | LIKE.keys()
+
+
+CLASSES = {name: getattr(nn, name) for name in nn.__all__ if isinstance(getattr(nn, name), type)}
+LAYERS = [name for name, kind in CLASSES.items()
+          if "device" in inspect.signature(kind).parameters and not name.endswith("Base")]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_layer_takes_a_device(cuda, name):
+    def new(**options):
+        for size in SIZES:
+            with suppress(TypeError):
+                inspect.signature(getattr(nn, name)).bind(*size)
+                return getattr(nn, name)(*size, **OPTIONS.get(name, {}), **options)
+        raise AssertionError(name)
+
+    wf.manual_seed(1)
+    there = new(device="cuda")
+    wf.manual_seed(1)
+    with wf.device("cuda"):
+        inside = new()
+    wf.manual_seed(1)
+    here = new()
+    assert here.state_dict()
+    for key, value in here.state_dict().items():
+        assert value.is_cpu and there.state_dict()[key].is_cuda and inside.state_dict()[key].is_cuda, key
+        assert wf.equal(there.state_dict()[key].cpu(), value) and wf.equal(inside.state_dict()[key].cpu(), value), key
+    here.to("cuda")
+    assert all(t.is_cuda for t in here.state_dict().values())
+    here.cpu()
+    assert all(t.is_cpu for t in here.state_dict().values())
 
 
 @pytest.mark.parametrize("name", FACTORIES)
@@ -45,13 +100,17 @@ def test_every_factory_takes_a_device(cuda, name):
 @pytest.mark.parametrize("name", LIKE)
 def test_a_tensor_like_another_is_on_its_device(cuda, name):
     x = wf.ones(2, 3, device="cuda")
-    assert getattr(wf, name)(x).device == x.device
-    assert getattr(wf, name)(x, device="cpu").is_cpu
+    assert getattr(wf, name)(x, *LIKE[name]).device == x.device
+    assert getattr(wf, name)(x, *LIKE[name], device="cpu").is_cpu
+    with wf.device("cuda"):
+        assert getattr(wf, name)(x.cpu(), *LIKE[name]).is_cpu
 
 
 def test_new_methods_stay_on_the_device(cuda):
     x = wf.ones(2, device="cuda")
     assert x.new_zeros(3).is_cuda and x.new_tensor([1.0]).is_cuda and x.new_full((2,), 3.0).tolist() == [3.0, 3.0]
+    assert x.new_ones(3).is_cuda and x.new_empty(3).is_cuda and x.new_empty_strided((2,), (1,)).is_cuda
+    assert x.new_ones(3, device="cpu").is_cpu and x.new_tensor(x).is_cuda
 
 
 def test_the_default_device_belongs_to_the_thread(two_gpus):
@@ -392,3 +451,36 @@ def test_an_index_out_of_range_is_found_by_a_copy(cuda, read):
 def test_truths_of_whole_numbers_without_dimensions(cuda):
     for function in (wf.any, wf.all):
         assert [function(wf.tensor(n, dtype=wf.uint8, device="cuda")).item() for n in (0, 1, 10)] == [0, 1, 1]
+
+
+def test_the_device_of_another_tensor_comes_with_its_type(cuda):
+    x, y = wf.ones(2), wf.ones(2, dtype=wf.float64, device="cuda")
+    assert x.type_as(y).device == y.device and x.type_as(y).dtype is wf.float64 and y.type_as(x).is_cpu
+    assert y.type() == "wayfare.cuda.DoubleTensor" and x.type(y.type()).is_cuda and x.type() == "wayfare.FloatTensor"
+    assert x.type("torch.cuda.FloatTensor").is_cuda and y.type(wf.float32).is_cuda
+
+
+def test_cuda_without_a_number_is_the_current_gpu(two_gpus):
+    x = wf.ones(2, device="cuda:1", requires_grad=True)
+    assert x.to("cuda").device == wf.device("cuda:0") == x.cuda().device
+    with wf.cuda.device(1):
+        assert x.to("cuda") is x and wf.ones(2).cuda().device == x.device
+    x.to("cuda").sum().backward()
+    assert x.grad.device == x.device
+    layer = nn.Linear(2, 2).to("cuda:1")
+    assert layer.cuda().weight.device == wf.device("cuda:0")
+
+
+def test_what_is_no_device_is_refused_by_its_name(cuda, tmp_path):
+    x = wf.ones(2, device="cuda", requires_grad=True)
+    with pytest.raises(TypeError, match=r"to: 'gpu' is neither a device nor a dtype .*'cpu' and 'cuda'.*float64"):
+        x.to("gpu")
+    with pytest.raises(OperationError, match="'mps' is no device"):
+        x.to("mps")
+    with pytest.raises(TypeError, match=r"Use \.detach\(\)\.cpu\(\)\.numpy\(\)"):
+        x.numpy()
+    wf.save({"x": x.detach()}, tmp_path / "x")
+    for place in (lambda storage, location: storage, {"cuda:0": "cpu"}):
+        with pytest.raises(TypeError, match="load: map_location must be a device, not .*map_location='cpu'"):
+            wf.load(tmp_path / "x", map_location=place)
+    assert wf.load(tmp_path / "x", map_location=0)["x"].is_cuda and wf.load(tmp_path / "x", "cpu")["x"].is_cpu

@@ -58,6 +58,8 @@ LEFT_OUT = {
         **_each("functional", "its functions are names of wf itself, or of wf.nn.functional"),
         **_each("xpu mps mtia", "its devices are the CPU and CUDA; ask wf.accelerator.is_available() first"),
         **_each("Stream Event", "use wf.cuda.Stream and wf.cuda.Event"),
+        "get_device_module": "the module of a GPU is wf.cuda, and wf.accelerator serves any kind",
+        "OutOfMemoryError": "use wf.errors.OutOfMemoryError",
         **_each("eig symeig", "for a symmetric matrix use wf.linalg.eigh; other eigenvalues are complex numbers"),
         **_each("solve lstsq", "use wf.linalg.solve or wf.linalg.lstsq"),
         **_each("storage Storage FloatStorage UntypedStorage", "memory is NumPy's: t.numpy() shares it"),
@@ -119,7 +121,13 @@ LEFT_OUT = {
         **_each("nvtx profiler", "use wf.profile()"),
         **_each("utilization temperature power_draw clock_rate memory_usage list_gpu_processes",
                 "ask nvidia-smi, or the package nvidia-ml-py"),
-        **_each("nccl", "wf.distributed sends tensors of the CPU"),
+        **_each("nccl comm", "wf.distributed sends tensors of the CPU"),
+        **_each("ipc_collect caching_allocator_alloc caching_allocator_delete change_current_allocator MemPool "
+                "use_mem_pool", "memory is CuPy's pool; wf.cuda.empty_cache() gives back what is free"),
+        **_each("memory_cached max_memory_cached", "use wf.cuda.memory_reserved"),
+        "default_generators": "there is one generator for all devices: wf.default_generator",
+        **{name: advice.replace("dtype=", "device='cuda', dtype=") for name, advice in _OLD.items()},
+        **_each("set_sync_debug_mode get_sync_debug_mode", "docs/gpu.md says what waits for the GPU"),
     },
     "wayfare.utils": {
         **_each("cpp_extension", "there are no extensions in C++; wf.fused and wf.compile make native code"),
