@@ -243,6 +243,7 @@ def module():
     cuda.driver = ModuleType("cupy.cuda.driver")
     cuda.driver.CUDADriverError = CUDADriverError
     runtime.getDeviceCount = lambda: DEVICES
+    runtime.driverGetVersion, runtime.runtimeGetVersion = lambda: 13010, lambda: 13000
     runtime.getDevice = lambda: _CURRENT[0]
     runtime.setDevice = lambda number: Device(number).use()
     runtime.deviceSynchronize = Device().synchronize
