@@ -6,7 +6,8 @@ it learns to stop early. The loop is a plain `for` with an `if` on a value, for 
 functions of a batch read their next word together, until the last has stopped.
 
     python examples/adaptive.py
-    python examples/adaptive.py --loop     # the same, one function after the other
+    python examples/adaptive.py --loop         # the same, one function after the other
+    python examples/adaptive.py --device cuda  # on a GPU
 """
 
 import argparse
@@ -58,7 +59,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--batch", type=int, default=32, help="functions in a step (32)")
     parser.add_argument("--cost", type=float, default=0.03, help="what reading another word costs (0.03)")
     parser.add_argument("--loop", action="store_true", help="one function after the other, without batching")
+    parser.add_argument("--device", default="cpu", help="where it learns: cpu, cuda or cuda:1 (cpu)")
     options = parser.parse_args(arguments)
+    try:
+        wf.set_default_device(options.device)  # tensors are made there from now on
+    except wf.errors.WayfareError as error:
+        parser.error(str(error))
     batch = not options.loop
 
     wf.manual_seed(0)

@@ -5,7 +5,8 @@ The search is written for one beginning, with a list, a loop and a sort. `wf.map
 every search waits for its scores, the next letter of all their beams is computed together.
 
     python examples/beam_search.py
-    python examples/beam_search.py --loop     # the same, one beginning after the other
+    python examples/beam_search.py --loop         # the same, one beginning after the other
+    python examples/beam_search.py --device cuda  # on a GPU
 """
 
 import argparse
@@ -19,7 +20,6 @@ from wayfare.cli.demo.corpus import functions_of, source_files
 from wayfare.nn.functional import cross_entropy
 
 LETTERS = "$" + string.ascii_lowercase + "_"  # the first one begins and ends every name
-NUMBERS = {letter: wf.tensor(number) for number, letter in enumerate(LETTERS)}
 BEGINNINGS = ["get_", "is_", "read", "set", "_par", "con", "to_", "wri", "_che", "unp", "add_h", "for"]
 LONGEST = 20
 State = tuple[wf.Tensor, wf.Tensor]  # of the LSTM cell: hidden state, cell state
@@ -31,6 +31,7 @@ class Speller(nn.Module):
     def __init__(self, width: int = 128) -> None:
         super().__init__()
         self.width = width
+        self.numbers = {letter: wf.tensor(number) for number, letter in enumerate(LETTERS)}
         self.embedding = nn.Embedding(len(LETTERS), 32)
         self.cell = nn.LSTMCell(32, width)
         self.output = nn.Linear(width, len(LETTERS))
@@ -41,7 +42,7 @@ class Speller(nn.Module):
 
     def forward(self, letter: str, state: State) -> tuple[wf.Tensor, State]:
         """(scores of the next letter, state)"""
-        state = self.cell(self.embedding(NUMBERS[letter]), state)
+        state = self.cell(self.embedding(self.numbers[letter]), state)
         return self.output(state[0]), state
 
 
@@ -75,7 +76,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--batch", type=int, default=64, help="names in a step (64)")
     parser.add_argument("--width", type=int, default=4, help="beams of each search (4)")
     parser.add_argument("--loop", action="store_true", help="one name after the other, without batching")
+    parser.add_argument("--device", default="cpu", help="where it learns: cpu, cuda or cuda:1 (cpu)")
     options = parser.parse_args(arguments)
+    try:
+        wf.set_default_device(options.device)  # tensors are made there from now on
+    except wf.errors.WayfareError as error:
+        parser.error(str(error))
     batch = not options.loop
 
     wf.manual_seed(0)
@@ -93,7 +99,8 @@ def main(arguments: list[str] | None = None) -> None:
         for letter in "$" + name:
             ahead, state = model(letter, state)
             scores.append(ahead)
-        return cross_entropy(wf.stack(scores), wf.stack([NUMBERS[letter] for letter in name + "$"]), reduction="sum")
+        wanted = wf.stack([model.numbers[letter] for letter in name + "$"])
+        return cross_entropy(wf.stack(scores), wanted, reduction="sum")
 
     start = time.perf_counter()
     for step in range(1, options.steps + 1):

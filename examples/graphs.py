@@ -6,7 +6,8 @@ network says which variable it was. Graphs differ in size, nodes in the number o
 of answers.
 
     python examples/graphs.py
-    python examples/graphs.py --loop     # the same, one graph after the other
+    python examples/graphs.py --loop         # the same, one graph after the other
+    python examples/graphs.py --device cuda  # on a GPU
 """
 
 import argparse
@@ -106,7 +107,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=40, help="training steps (40)")
     parser.add_argument("--batch", type=int, default=32, help="graphs in a step (32)")
     parser.add_argument("--loop", action="store_true", help="one graph after the other, without batching")
+    parser.add_argument("--device", default="cpu", help="where it learns: cpu, cuda or cuda:1 (cpu)")
     options = parser.parse_args(arguments)
+    try:
+        wf.set_default_device(options.device)  # tensors are made there from now on
+    except wf.errors.WayfareError as error:
+        parser.error(str(error))
     batch = not options.loop
 
     wf.manual_seed(0)

@@ -5,7 +5,8 @@ those of Python's own library, as the sequences of their names. A name that is f
 spelt out by an LSTM over its characters. Which way a name goes is a plain `if`.
 
     python examples/sequences.py
-    python examples/sequences.py --loop     # the same, one sequence after the other
+    python examples/sequences.py --loop         # the same, one sequence after the other
+    python examples/sequences.py --device cuda  # on a GPU
 """
 
 import argparse
@@ -85,7 +86,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=60, help="training steps (60)")
     parser.add_argument("--batch", type=int, default=32, help="sequences in a step (32)")
     parser.add_argument("--loop", action="store_true", help="one sequence after the other, without batching")
+    parser.add_argument("--device", default="cpu", help="where it learns: cpu, cuda or cuda:1 (cpu)")
     options = parser.parse_args(arguments)
+    try:
+        wf.set_default_device(options.device)  # tensors are made there from now on
+    except wf.errors.WayfareError as error:
+        parser.error(str(error))
     batch = not options.loop
 
     wf.manual_seed(0)

@@ -5,7 +5,8 @@ library. The model is a plain recursion over one tree; `wf.map` runs it over a b
 and branches is done together.
 
     python examples/trees.py
-    python examples/trees.py --loop     # the same, one tree after the other
+    python examples/trees.py --loop         # the same, one tree after the other
+    python examples/trees.py --device cuda  # on a GPU
 """
 
 import argparse
@@ -52,7 +53,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=100, help="training steps (100)")
     parser.add_argument("--batch", type=int, default=64, help="trees in a step (64)")
     parser.add_argument("--loop", action="store_true", help="one tree after the other, without batching")
+    parser.add_argument("--device", default="cpu", help="where it learns: cpu, cuda or cuda:1 (cpu)")
     options = parser.parse_args(arguments)
+    try:
+        wf.set_default_device(options.device)  # tensors are made there from now on
+    except wf.errors.WayfareError as error:
+        parser.error(str(error))
     batch = not options.loop
 
     wf.manual_seed(0)

@@ -45,9 +45,9 @@ def test_doctor_fits_eighty_columns_and_is_aligned(capsys):
 def test_doctor_says_what_a_bug_report_needs(capsys):
     assert cli.main(["doctor", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert list(report) == ["versions", "machine", "computing"]
+    assert list(report) == ["versions", "machine", "computing", "gpu"]
     assert report["versions"]["wayfare"] == cli.__version__
-    assert set(report["versions"]) == {"wayfare", "python", "numpy", "scipy", "rich", "llvmlite"}
+    assert set(report["versions"]) == {"wayfare", "python", "numpy", "scipy", "rich", "llvmlite", "cupy"}
     assert {"system", "cpu", "cpu features", "memory"} == set(report["machine"])
     assert {"blas", "processors", "thread settings", "llvm", "devices"} <= set(report["computing"])
     assert all(found for entries in report.values() for found in entries.values())
@@ -76,6 +76,18 @@ def test_doctor_says_when_llvm_does_not_load(monkeypatch):
     monkeypatch.setattr(doctor.metadata, "version", lambda name: "1.0")
     monkeypatch.setattr(doctor, "import_module", broken)
     assert doctor.examine()["computing"]["llvm"] == "present, but it does not load: libLLVM.so is missing"
+
+
+def test_doctor_says_why_there_is_no_gpu(monkeypatch):
+    def broken(name):
+        raise RuntimeError("the driver is older than the library")
+
+    if not doctor.wf.cuda.is_available():
+        assert doctor.examine()["computing"]["devices"] == "cpu"
+        assert doctor.examine()["gpu"]["state"].startswith("not there: device: 'cuda' needs CuPy, which cannot be")
+        assert doctor.examine()["gpu"]["state"].endswith('Install it with pip install "wayfare[cuda]".')
+    monkeypatch.setattr(doctor.wf, "device", broken)
+    assert doctor.examine()["gpu"]["state"] == "present, but it does not work: the driver is older than the library"
 
 
 def test_doctor_names_the_cache_and_the_threads(monkeypatch, tmp_path):

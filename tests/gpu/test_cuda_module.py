@@ -111,3 +111,78 @@ def test_without_cuda_nothing_is_started():
         pytest.skip("CUDA is in use in this process")
     assert wf.cuda.memory_allocated() == 0 and wf.cuda.memory_stats() == {} and wf.cuda.empty_cache() is None
     assert wf.cuda.memory_summary() == "CUDA was not used so far." and not wf.cuda.is_initialized()
+
+
+def test_streams_are_nested_in_any_order(cuda):
+    side, other = wf.cuda.Stream(), wf.cuda.Stream()
+    with side:
+        with side, wf.cuda.stream(other), side:
+            assert wf.cuda.current_stream() == side
+        assert wf.cuda.current_stream() == side
+        again = wf.cuda.stream(other)
+        with again, again, pytest.raises(KeyError), wf.cuda.stream(wf.cuda.default_stream()):
+            raise KeyError
+        assert wf.cuda.current_stream() == side
+    assert wf.cuda.current_stream() == wf.cuda.default_stream()
+
+
+def test_an_event_that_was_never_recorded(cuda):
+    event, recorded = wf.cuda.Event(enable_timing=True), wf.cuda.Event(enable_timing=True)
+    recorded.record()
+    assert event.query() and event.synchronize() is None and event.wait() is None
+    with pytest.raises(OperationError, match="both events must be recorded first"):
+        recorded.elapsed_time(event)
+
+
+@two
+def test_an_event_belongs_to_the_gpu_of_its_stream(cuda):
+    there = wf.cuda.Stream("cuda:1")
+    event, here = wf.cuda.Event(enable_timing=True), wf.cuda.Event(enable_timing=True)
+    event.record(there)
+    with wf.cuda.stream(there):
+        assert wf.cuda.current_device() == 1
+        event.record()
+    here.record()
+    wf.cuda.current_stream().wait_event(event)
+    there.wait_stream(wf.cuda.current_stream())
+    with pytest.raises(OperationError, match="was recorded on cuda:1, and the stream is on cuda:0"):
+        event.record()
+    event.synchronize()
+    here.synchronize()
+    with pytest.raises(OperationError, match="the events are of different GPUs"):
+        here.elapsed_time(event)
+    wf.cuda.set_stream(there)
+    assert wf.cuda.current_device() == 1 and wf.cuda.current_stream() == there
+    wf.cuda.set_stream(wf.cuda.default_stream(1))
+    wf.cuda.set_device(0)
+
+
+def test_memory_that_another_stream_reads_is_not_used_again(cuda, counts, monkeypatch):
+    side = wf.cuda.Stream()
+    passed = []
+    monkeypatch.setattr(cuda.xp.cuda.Event, "done", property(lambda event: bool(passed)))
+    before = wf.cuda.memory_allocated()
+    batch = wf.zeros(1000, device="cuda")
+    row = batch[1:3]
+    row.record_stream(side)  # its memory is that of the batch
+    batch.record_stream(side)
+    del batch
+    assert row.tolist() == [0.0, 0.0]
+    del row
+    assert wf.cuda.memory_allocated() == before + 4000, "the stream has not passed the end of the batch yet"
+    wf.cuda.empty_cache()
+    assert wf.cuda.memory_allocated() == before + 4000
+    passed.append(True)
+    wf.cuda.synchronize()
+    assert wf.cuda.memory_allocated() == before
+    assert wf.ones(2).record_stream(side) is None, "on the CPU nothing is asked for"
+
+
+@two
+def test_a_profile_of_work_on_both(cuda):
+    x, y = wf.ones(100, device="cuda:0"), wf.ones(100, device="cuda:1")
+    with wf.profile() as profile:
+        (x * 2).exp()
+        with wf.cuda.device(1):
+            (y * 2).exp()
+    assert "GPU" in str(profile)

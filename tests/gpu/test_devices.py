@@ -8,50 +8,8 @@ import numpy as np
 import pytest
 
 import wayfare as wf
+from wayfare import nn
 from wayfare.errors import GraphError, InPlaceError, OperationError
-
-FACTORIES = {
-    "zeros": lambda **o: wf.zeros(2, 3, **o), "ones": lambda **o: wf.ones(2, 3, **o),
-    "empty": lambda **o: wf.empty(2, **o), "full": lambda **o: wf.full((2,), 1.5, **o),
-    "rand": lambda **o: wf.rand(3, **o), "randn": lambda **o: wf.randn(3, **o),
-    "randint": lambda **o: wf.randint(5, (3,), **o), "randperm": lambda **o: wf.randperm(4, **o),
-    "normal": lambda **o: wf.normal(0.0, 1.0, (3,), **o), "arange": lambda **o: wf.arange(4, **o),
-    "linspace": lambda **o: wf.linspace(0, 1, 3, **o), "logspace": lambda **o: wf.logspace(0, 1, 3, **o),
-    "eye": lambda **o: wf.eye(3, **o), "tensor": lambda **o: wf.tensor([1.0, 2.0], **o),
-    "as_tensor": lambda **o: wf.as_tensor(np.ones(2), **o), "asarray": lambda **o: wf.asarray([1, 2], **o),
-    "scalar_tensor": lambda **o: wf.scalar_tensor(2.0, **o), "tril_indices": lambda **o: wf.tril_indices(3, 3, **o),
-    "empty_strided": lambda **o: wf.empty_strided((2, 2), (1, 2), **o),
-    "empty_permuted": lambda **o: wf.empty_permuted((2, 3), (1, 0), **o),
-}  # fmt: skip
-LIKE = ["zeros_like", "ones_like", "empty_like", "rand_like", "randn_like"]
-
-
-@pytest.mark.parametrize("name", FACTORIES)
-def test_every_factory_takes_a_device(cuda, name):
-    make = FACTORIES[name]
-    wf.manual_seed(3)
-    there = make(device="cuda")
-    assert there.device == wf.device("cuda", 0) and there.is_cuda and not there.is_cpu
-    wf.manual_seed(3)
-    here = make()
-    assert there.dtype is here.dtype and there.shape == here.shape and here.is_cpu
-    if not name.startswith("empty"):
-        assert there.tolist() == here.tolist()
-    with wf.device("cuda"):
-        assert make().is_cuda
-    assert make().is_cpu
-
-
-@pytest.mark.parametrize("name", LIKE)
-def test_a_tensor_like_another_is_on_its_device(cuda, name):
-    x = wf.ones(2, 3, device="cuda")
-    assert getattr(wf, name)(x).device == x.device
-    assert getattr(wf, name)(x, device="cpu").is_cpu
-
-
-def test_new_methods_stay_on_the_device(cuda):
-    x = wf.ones(2, device="cuda")
-    assert x.new_zeros(3).is_cuda and x.new_tensor([1.0]).is_cuda and x.new_full((2,), 3.0).tolist() == [3.0, 3.0]
 
 
 def test_the_default_device_belongs_to_the_thread(two_gpus):
@@ -392,3 +350,36 @@ def test_an_index_out_of_range_is_found_by_a_copy(cuda, read):
 def test_truths_of_whole_numbers_without_dimensions(cuda):
     for function in (wf.any, wf.all):
         assert [function(wf.tensor(n, dtype=wf.uint8, device="cuda")).item() for n in (0, 1, 10)] == [0, 1, 1]
+
+
+def test_the_device_of_another_tensor_comes_with_its_type(cuda):
+    x, y = wf.ones(2), wf.ones(2, dtype=wf.float64, device="cuda")
+    assert x.type_as(y).device == y.device and x.type_as(y).dtype is wf.float64 and y.type_as(x).is_cpu
+    assert y.type() == "wayfare.cuda.DoubleTensor" and x.type(y.type()).is_cuda and x.type() == "wayfare.FloatTensor"
+    assert x.type("torch.cuda.FloatTensor").is_cuda and y.type(wf.float32).is_cuda
+
+
+def test_cuda_without_a_number_is_the_current_gpu(two_gpus):
+    x = wf.ones(2, device="cuda:1", requires_grad=True)
+    assert x.to("cuda").device == wf.device("cuda:0") == x.cuda().device
+    with wf.cuda.device(1):
+        assert x.to("cuda") is x and wf.ones(2).cuda().device == x.device
+    x.to("cuda").sum().backward()
+    assert x.grad.device == x.device
+    layer = nn.Linear(2, 2).to("cuda:1")
+    assert layer.cuda().weight.device == wf.device("cuda:0")
+
+
+def test_what_is_no_device_is_refused_by_its_name(cuda, tmp_path):
+    x = wf.ones(2, device="cuda", requires_grad=True)
+    with pytest.raises(TypeError, match=r"to: 'gpu' is neither a device nor a dtype .*'cpu' and 'cuda'.*float64"):
+        x.to("gpu")
+    with pytest.raises(OperationError, match="'mps' is no device"):
+        x.to("mps")
+    with pytest.raises(TypeError, match=r"Use \.detach\(\)\.cpu\(\)\.numpy\(\)"):
+        x.numpy()
+    wf.save({"x": x.detach()}, tmp_path / "x")
+    for place in (lambda storage, location: storage, {"cuda:0": "cpu"}):
+        with pytest.raises(TypeError, match="load: map_location must be a device, not .*map_location='cpu'"):
+            wf.load(tmp_path / "x", map_location=place)
+    assert wf.load(tmp_path / "x", map_location=0)["x"].is_cuda and wf.load(tmp_path / "x", "cpu")["x"].is_cpu

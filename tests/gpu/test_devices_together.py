@@ -164,3 +164,40 @@ def test_gradients_on_a_device_that_is_not_the_current_one(cuda):
     with pytest.raises(RuntimeError, match="a gradient on cuda:0 came to a tensor on cpu"):
         (x + 1).backward(wf.ones(2, device="cuda"))
     assert x.grad is None
+
+
+def test_tensors_without_dimensions_that_a_function_takes_from_outside(cuda):
+    def program(device):
+        wf.manual_seed(0)
+        factor, shift = wf.tensor(3.0, device=device), wf.tensor(2.0, device=device, requires_grad=True)
+        scaled = wf.fused(lambda x: x * factor + shift)
+        x = wf.arange(3.0, device=device)
+        found = [scaled(x).tolist()]
+        scaled(x).sum().backward()
+        factor.mul_(2.0)
+        found += [scaled(x).tolist(), shift.grad.item()]
+        numbers = [wf.tensor(i, device=device) for i in range(3)]
+
+        class Step(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.rows, self.cell = nn.Embedding(3, 4), nn.RNNCell(4, 4)
+
+            def forward(self, i, state):
+                return self.cell(self.rows(numbers[i]), state)
+
+        step = Step().to(device)
+
+        def last(word):
+            state = wf.zeros(4, device=device)
+            for i in word:
+                state = step(i, state)
+            return state
+
+        made = wf.stack(wf.map(last, [[0, 1], [2], [1, 1, 0]], batch=True))
+        made.sum().backward()
+        return [*found, made.tolist(), step.rows.weight.grad.tolist()]
+
+    here, there = program("cpu"), program("cuda")
+    for a, b in zip(here, there, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)

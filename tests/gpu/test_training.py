@@ -1,7 +1,6 @@
 """Models on a device: layers, losses, optimisers, training, checkpoints; memory and copies are counted."""
 
 import gc
-import os
 import warnings
 
 import numpy as np
@@ -225,6 +224,8 @@ def test_a_full_device_names_what_is_held_and_the_process_goes_on(cuda, counts):
     x = wf.zeros(1000, device="cuda", requires_grad=True)
     keeping = kept_states(x)
     next(keeping)
+    gc.collect()  # what other tests left is not room for this one
+    wf.cuda.empty_cache()
     pool.set_limit(size=pool.used_bytes() + 20_000)
     try:
         with pytest.raises(OutOfMemoryError, match=r"most of it by test_training.py:\d+ \(\d tensors of ") as caught:
@@ -356,22 +357,6 @@ def test_vmap_and_transforms(cuda):
     x = wf.arange(6.0, device="cuda").reshape(3, 2)
     assert wf.vmap(lambda r: (r * r).sum())(x).tolist() == [1.0, 13.0, 41.0]
     assert wf.func.grad(lambda r: (r**3).sum())(x[1]).tolist() == [12.0, 27.0]
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_fork_is_refused(cuda):
-    wf.zeros(2, device="cuda")
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            wf.zeros(2, device="cuda")
-        except OperationError as error:
-            os.write(write, str(error).encode())
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
-    assert b"CUDA was started before this process was forked" in os.read(read, 4096)
 
 
 # -- the hook for kernels ------------------------------------------------------------------------------------------

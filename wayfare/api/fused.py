@@ -131,7 +131,7 @@ class TraceExecutor(Interceptor):
         array = t._array
         if t._extras is not None and "size" in t._extras:
             return leaf("number", t._extras["size"], (), array.dtype)
-        if array.ndim == 0 and not array.flags.writeable and not t._requires_grad:
+        if array.ndim == 0 and array.__class__ not in BACKENDS and not array.flags.writeable and not t._requires_grad:
             return leaf("number", array.item(), (), array.dtype)
         found = self._leaves.get(id(t))
         if found is None:

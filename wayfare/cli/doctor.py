@@ -16,7 +16,11 @@ from typing import Any
 
 import numpy
 
+import wayfare as wf
+from wayfare.codegen.cuda.nvrtc import available, nvrtc
 from wayfare.core.config import settings
+from wayfare.core.device import backend
+from wayfare.core.errors import WayfareError
 from wayfare.core.native import STATE_OF_NATIVE
 from wayfare.core.version import __version__
 
@@ -30,6 +34,7 @@ VECTOR_FEATURES = (
     "avx512_fp16", "amx_tile", "asimd", "asimdhp", "asimddp", "bf16", "sve", "sve2",
 )  # fmt: skip
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+CUDA_VARIABLES = ("CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "CUDA_PATH", "CUPY_ACCELERATORS")
 UNKNOWN = "unknown"
 
 
@@ -57,6 +62,7 @@ def examine() -> Report:
             "scipy": _version_of("scipy"),
             "rich": _version_of("rich"),
             "llvmlite": _version_of("llvmlite"),
+            "cupy": _cupy(),
         },
         "machine": {
             "system": platform.platform(),
@@ -74,8 +80,9 @@ def examine() -> Report:
             "native module": STATE_OF_NATIVE,
             "threads": str(settings.num_threads),
             "kernel cache": "off" if settings.cache_folder is None else str(settings.cache_folder),
-            "devices": "cpu",
+            "devices": ", ".join(["cpu", *(f"cuda:{number}" for number in range(wf.cuda.device_count()))]),
         },
+        "gpu": _gpus(),
     }
 
 
@@ -115,6 +122,34 @@ def _llvm() -> str:
     except Exception as error:  # the report is there to show any error of the library
         return f"present, but it does not load: {error}"
     return f"present, for {name}"
+
+
+def _cupy() -> str:
+    """The version of CuPy, whose distributions are named by the version of CUDA."""
+    found = {each.name for each in metadata.distributions() if each.name and each.name.startswith("cupy")}
+    return ", ".join(f"{name} {_version_of(name)}" for name in sorted(found)) or "not installed"
+
+
+def _gpus() -> dict[str, str]:
+    """What there is for device="cuda", or why it cannot be used."""
+    try:
+        wf.device("cuda")
+        cuda: Any = backend("cuda")
+        runtime, found = cuda.xp.cuda.runtime, {"state": "ready"}
+        for number in range(wf.cuda.device_count()):
+            about, (free, total) = wf.cuda.get_device_properties(number), wf.cuda.mem_get_info(number)
+            found[f"cuda:{number}"] = (
+                f"{about.name}, compute capability {about.major}.{about.minor}, {total / 2**30:.1f} GiB, of which "
+                f"{free / 2**30:.1f} GiB are free"
+            )
+        versions = {"driver": runtime.driverGetVersion(), "cuda": runtime.runtimeGetVersion()}
+        found |= {name: f"{version // 1000}.{version % 1000 // 10}" for name, version in versions.items()}
+        found["nvrtc"] = nvrtc().version if available() else 'not found; pip install "wayfare[cuda]" brings it'
+    except WayfareError as error:
+        found = {"state": f"not there: {error.sentence.rstrip('.')}. {error.fix}"}
+    except Exception as error:  # as for LLVM
+        found = {"state": f"present, but it does not work: {error}"}
+    return found | {"settings": _environment(CUDA_VARIABLES)}
 
 
 def _text_of(path: str) -> str:

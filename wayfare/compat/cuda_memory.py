@@ -92,6 +92,7 @@ def empty_cache() -> None:
     """Give memory back that is held and not in use."""
     if backend_in_use() is not None:
         release_arenas()
+        backend().free_read()
         backend().xp.get_default_memory_pool().free_all_blocks()
 
 

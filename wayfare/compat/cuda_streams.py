@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack
 from typing import Any
 
 import wayfare as wf
 from wayfare.compat.cuda_devices import backend, number_of, on
 from wayfare.core.errors import OperationError
+from wayfare.ops.cuda.faults import answering
 
 __all__ = [
     "Event", "ExternalStream", "Stream", "StreamContext", "current_stream", "default_stream",
@@ -19,20 +20,34 @@ class Event:
     """A point in the work of a GPU, which can be waited for and timed."""
 
     def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
-        self._event = backend().xp.cuda.Event(blocking, not enable_timing, interprocess)
+        backend().current()  # says what is missing
+        self._options = blocking, not enable_timing, interprocess
         self._timed = enable_timing
+        # Made when it is first recorded: an event belongs to the GPU of its stream.
+        self._event: Any = None
+        self._index = 0
 
     def record(self, stream: Stream | None = None) -> None:
         """Put it into a stream, or the current one."""
-        self._event.record(None if stream is None else stream._stream)
+        stream = current_stream() if stream is None else stream
+        if self._event is None:
+            with on(stream.device_index):
+                self._event = backend().xp.cuda.Event(*self._options)
+            self._index = stream.device_index
+        elif self._index != stream.device_index:
+            raise OperationError(f"record: this event was recorded on {wf.device('cuda', self._index)}, and the stream "
+                                 f"is on {stream.device}", fix="Make an event for each GPU.")  # fmt: skip
+        self._event.record(stream._stream)
 
     def query(self) -> bool:
-        """Has it happened?"""
-        return bool(self._event.done)
+        """Has it happened? True if it was never recorded."""
+        return self._event is None or bool(self._event.done)
 
     def synchronize(self) -> None:
         """Wait for it."""
-        self._event.synchronize()
+        if self._event is not None:
+            with answering(backend(), "synchronize"):
+                self._event.synchronize()
 
     def wait(self, stream: Stream | None = None) -> None:
         """Let later work of a stream wait for it."""
@@ -42,6 +57,13 @@ class Event:
         """Milliseconds between two events made with `enable_timing=True`."""
         if not (self._timed and end_event._timed):
             raise OperationError("elapsed_time: both events must be made with enable_timing=True")
+        if self._event is None or end_event._event is None:
+            raise OperationError("elapsed_time: both events must be recorded first", fix="Use event.record().")
+        if self._index != end_event._index:
+            raise OperationError("elapsed_time: the events are of different GPUs", fix="Record both on one.")
+        if not (self.query() and end_event.query()):
+            raise OperationError("elapsed_time: the GPU has not passed both events yet",
+                                 fix="Wait with end_event.synchronize() first.")  # fmt: skip
         return float(backend().xp.cuda.get_elapsed_time(self._event, end_event._event))
 
 
@@ -54,6 +76,7 @@ class Stream:
             made = backend().xp.cuda.Stream
             self._stream = made(non_blocking=True, priority=priority) if _stream is None else _stream
         self._priority = priority
+        self._inside: list[StreamContext] = []  # the blocks of `with`, which may be nested
 
     @property
     def device(self) -> Any:
@@ -77,7 +100,8 @@ class Stream:
 
     def synchronize(self) -> None:
         """Wait for its work."""
-        self._stream.synchronize()
+        with answering(backend(), "synchronize"):
+            self._stream.synchronize()
         backend().check_now()
 
     def query(self) -> bool:
@@ -91,20 +115,22 @@ class Stream:
         return event
 
     def wait_event(self, event: Event) -> None:
-        """Let its later work wait for an event."""
-        self._stream.wait_event(event._event)
+        """Let its later work wait for an event; one that was never recorded holds nothing up."""
+        if event._event is not None:
+            self._stream.wait_event(event._event)
 
     def wait_stream(self, stream: Stream) -> None:
         """Let its later work wait for the work of another stream so far."""
         self.wait_event(stream.record_event())
 
     def __enter__(self) -> Stream:
-        self._inside = stream(self)
-        self._inside.__enter__()
+        inside = stream(self)
+        inside.__enter__()
+        self._inside.append(inside)
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._inside.__exit__(*error)
+        self._inside.pop().__exit__(*error)
 
     def __repr__(self) -> str:
         return f"<wayfare.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
@@ -142,17 +168,17 @@ class StreamContext:
 
     def __init__(self, stream: Stream | None) -> None:
         self.stream = stream
-        self._entered: list[AbstractContextManager[Any]] = []
+        self._entered: list[ExitStack] = []
 
     def __enter__(self) -> None:
-        given = self.stream
-        self._entered = [nullcontext()] if given is None else [on(given.device_index), given._stream]
-        for each in self._entered:
-            each.__enter__()
+        given, entered = self.stream, ExitStack()
+        if given is not None:
+            entered.enter_context(on(given.device_index))
+            entered.enter_context(given._stream)
+        self._entered.append(entered)
 
     def __exit__(self, *error: Any) -> None:
-        for each in reversed(self._entered):
-            each.__exit__(*error)
+        self._entered.pop().close()
 
 
 def stream(stream: Stream | None) -> StreamContext:
@@ -161,8 +187,9 @@ def stream(stream: Stream | None) -> StreamContext:
 
 
 def set_stream(stream: Stream | None) -> None:
-    """Let work go into this stream from now on."""
+    """Let work go into this stream from now on, on its GPU."""
     if stream is not None:
+        backend().xp.cuda.Device(stream.device_index).use()
         stream._stream.use()
 
 

@@ -144,6 +144,10 @@ class Backend:
         """Is a NumPy array, or what it is a view of, one of `pinned`?"""
         raise NotImplementedError
 
+    def read_by(self, array: Any, stream: Any) -> None:
+        """A stream other than the current one reads an array, so its memory must stay until that has been done."""
+        raise NotImplementedError
+
     def zeros(self, shape: Sequence[int], dtype: np.dtype[Any], device: Device) -> Any:
         """A new array of zeros."""
         raise NotImplementedError

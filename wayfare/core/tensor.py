@@ -349,12 +349,12 @@ class Tensor(TensorMethods):
 
     def numpy(self, *, force: bool = False) -> Array:
         """The same memory as a NumPy array."""
+        if BACKENDS and not force and not self.is_cpu:
+            raise ArgumentTypeError(f"numpy: this tensor is on {self.device}, and NumPy's arrays are on the CPU",
+                                    fix=f"Use {'.detach()' * self.requires_grad}.cpu().numpy().")  # fmt: skip
         if self.requires_grad and not force:
             raise OperationError("numpy: this tensor requires grad, and NumPy would lose its gradient",
                                  fix="Use .detach().numpy().")  # fmt: skip
-        if BACKENDS and not force and not self.is_cpu:
-            raise ArgumentTypeError(f"numpy: this tensor is on {self.device}, and NumPy's arrays are on the CPU",
-                                    fix="Use .cpu().numpy().")  # fmt: skip
         return self._read("numpy()")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:

@@ -52,6 +52,10 @@ def load(path: str | os.PathLike[str], map_location: Any = None, *, weights_only
     Pickles are refused for every `weights_only`, which exists for scripts that pass it.
     """
     name = path_text("load", path)
+    if map_location is not None and not isinstance(map_location, (str, int, wf.device)):
+        raise ArgumentTypeError(f"load: map_location must be a device, not {type(map_location).__name__}",
+                                fix="Give map_location='cpu' or 'cuda'; files do not know where tensors were, so there "
+                                "is nothing to map.")  # fmt: skip
     place = None if map_location is None else wf.device(map_location)
     with open_for_reading(name) as file:
         found = read(file, os.fstat(file.fileno()).st_size, repr(name))[0]

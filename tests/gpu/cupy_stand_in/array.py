@@ -53,49 +53,47 @@ class _Flags:
 
 
 class _Memory:
-    """The block of memory of an array: here that of the array which has it."""
+    """A block of memory of the pool. Arrays and pointers hold it, and it is free when none is left."""
 
-    __slots__ = ("owner", "ptr")
+    __slots__ = ("__weakref__", "_device", "_host", "ptr")
 
-    def __init__(self, owner):
-        self.owner, self.ptr = owner, owner._host.__array_interface__["data"][0]
+    def __init__(self, host):
+        self._host, self._device = host, _CURRENT[0]
+        self.ptr = host.__array_interface__["data"][0]
+        POOL.take(self, host.nbytes)
 
 
 class _Pointer:
-    """An address in the memory of an array."""
+    """An address in a block of memory."""
 
     __slots__ = ("device_id", "mem", "ptr")
 
-    def __init__(self, array, offset=0):
-        self.ptr = array._host.__array_interface__["data"][0] + offset
-        holder = array.base if array._holder is None else array._holder
-        self.device_id, self.mem = array._device, _Memory(array if holder is None else holder)
+    def __init__(self, device, memory, address):
+        self.device_id, self.mem, self.ptr = device, memory, address
 
     def __add__(self, offset):
         """An address some bytes further on."""
-        made = _Pointer(self.mem.owner)
-        made.ptr = self.ptr + offset
-        return made
+        return _Pointer(self.device_id, self.mem, self.ptr + offset)
 
 
 class ndarray(NDArrayOperatorsMixin):
     """An array of the device."""
 
-    __slots__ = ("__weakref__", "_device", "_holder", "_host", "base", "owner")
+    __slots__ = ("__weakref__", "_device", "_host", "_memory", "base", "owner")
     __array_priority__ = 100
 
     def __init__(self, shape, dtype=float, memptr=None, strides=None, order="C"):
-        self.base = self._holder = None
+        self.base = None
         self._device = _CURRENT[0]
         if memptr is not None:  # memory of another array, seen otherwise
             reach = sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if 0 not in shape else 0
             size = reach + np.dtype(dtype).itemsize if 0 not in shape else 0
             self._host = np.ndarray(shape, dtype, (ctypes.c_char * size).from_address(memptr.ptr), 0, strides)
             self._device = memptr.device_id
-            self._holder = memptr.mem.owner  # CuPy's pointers hold the memory, and the array has no base
+            self._memory = memptr.mem  # the array has no base
             return
         self._host = np.empty(shape, dtype, order)
-        POOL.take(self, self._host.nbytes)
+        self._memory = _Memory(self._host)
 
     def _view(self, host):
         """An array on the same memory."""
@@ -105,7 +103,7 @@ class ndarray(NDArrayOperatorsMixin):
         made = ndarray.__new__(ndarray)
         made._host = host
         made.base = self if self.base is None else self.base
-        made._holder = self._holder
+        made._memory = self._memory
         made._device = self._device
         return made
 
@@ -119,7 +117,7 @@ class ndarray(NDArrayOperatorsMixin):
     nbytes = property(lambda self: self._host.nbytes)
     itemsize = property(lambda self: self._host.itemsize)
     flags = property(lambda self: _Flags(self._host.flags, self.base is None))
-    data = property(_Pointer)
+    data = property(lambda self: _Pointer(self._device, self._memory, self._host.__array_interface__["data"][0]))
     device = property(lambda self: Device(self._device))
     T = property(lambda self: self._view(self._host.T))
     mT = property(lambda self: self._view(self._host.mT))
@@ -265,9 +263,9 @@ def of_host(host):
     """A new array of the device with the values of a NumPy array."""
     made = ndarray.__new__(ndarray)
     made._host = host if isinstance(host, np.ndarray) else np.asarray(host)
-    made.base = made._holder = None
+    made.base = None
     made._device = _CURRENT[0]
-    POOL.take(made, made._host.nbytes)
+    made._memory = _Memory(made._host)
     return made
 
 

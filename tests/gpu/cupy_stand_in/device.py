@@ -44,8 +44,8 @@ class _Pool:
     """The memory pool: bytes in use, and what may be taken at most."""
 
     def __init__(self):
-        # By number: a weak reference to each living array, and its bytes. They are taken out by `dict.pop` itself: no
-        # Python runs when an array dies, as none does in CuPy.
+        # By number: a weak reference to each living block, and its bytes. They are taken out by `dict.pop` itself: no
+        # Python runs when a block dies, as none does in CuPy.
         self._living = {}
         self._numbers = count()
         self.held = 0
@@ -59,7 +59,7 @@ class _Pool:
         """What the pool's own allocator does; here arrays count themselves."""
 
     def take(self, owner, size):
-        """Count the memory of an array until it is gone."""
+        """Count a block of memory until it is gone."""
         if self.limit is not None and self.used_bytes() + size > self.limit:
             raise OutOfMemoryError(f"Out of memory allocating {size} bytes (allocated so far: {self.used} bytes).")
         number = next(self._numbers)
@@ -70,13 +70,13 @@ class _Pool:
 
     @property
     def used(self):
-        """Bytes of living arrays."""
+        """Bytes of living blocks."""
         return sum([size for _, size in list(self._living.values())])
 
     def used_bytes(self):
-        """Bytes of living arrays on the current device."""
+        """Bytes of living blocks on the current device."""
         living = [(reference(), size) for reference, size in list(self._living.values())]
-        return sum([size for array, size in living if array is not None and array._device == _CURRENT[0]])
+        return sum([size for block, size in living if block is not None and block._device == _CURRENT[0]])
 
     def total_bytes(self):
         """Bytes that the pool holds."""
@@ -150,6 +150,7 @@ class Stream:
 
     def __init__(self, null=False, non_blocking=False, ptds=False, priority=None):
         self.ptr = 0 if null else id(self)
+        self.device_id = -1 if null else _CURRENT[0]
         self.priority = priority
         self._before = []
 
@@ -203,10 +204,13 @@ class Event:
     """A point in a stream."""
 
     def __init__(self, block=False, disable_timing=False, interprocess=False):
-        self.at = None
+        self.at, self.device = None, _CURRENT[0]
 
     def record(self, stream=None):
-        """Now."""
+        """Now; the stream must be of the event's device."""
+        stream = _STREAM[0] if stream is None else stream
+        if self.device != (_CURRENT[0] if stream.device_id < 0 else stream.device_id):
+            raise CUDARuntimeError("cudaErrorInvalidResourceHandle: invalid resource handle")
         self.at = time.perf_counter()
 
     def synchronize(self):
@@ -219,6 +223,12 @@ class Event:
         return True
 
 
+def _elapsed(start, end):
+    if start.at is None or end.at is None or start.device != end.device:
+        raise CUDARuntimeError("cudaErrorInvalidResourceHandle: invalid resource handle")
+    return (end.at - start.at) * 1000
+
+
 def module():
     """`cupy.cuda`."""
     cuda, runtime, memory = ModuleType("cupy.cuda"), ModuleType("cupy.cuda.runtime"), ModuleType("cupy.cuda.memory")
@@ -227,12 +237,13 @@ def module():
     cuda.is_available = lambda: True
     runtime.deviceCanAccessPeer = lambda device, peer: 1
     cuda.get_current_stream = lambda device_id=-1: _STREAM[0]
-    cuda.get_elapsed_time = lambda start, end: (end.at - start.at) * 1000
+    cuda.get_elapsed_time = _elapsed
     cuda.MemoryPool = _Pool
     runtime.CUDARuntimeError = CUDARuntimeError
     cuda.driver = ModuleType("cupy.cuda.driver")
     cuda.driver.CUDADriverError = CUDADriverError
     runtime.getDeviceCount = lambda: DEVICES
+    runtime.driverGetVersion, runtime.runtimeGetVersion = lambda: 13010, lambda: 13000
     runtime.getDevice = lambda: _CURRENT[0]
     runtime.setDevice = lambda number: Device(number).use()
     runtime.deviceSynchronize = Device().synchronize

@@ -8,9 +8,10 @@ from typing import Any
 from wayfare.api.functions._new import made
 from wayfare.api.functions._public import method, named, unary
 from wayfare.api.functions.rearrange import clone
-from wayfare.core.device import CPU, Device, started
+from wayfare.core.device import BACKENDS, CPU, Device, started
+from wayfare.core.device import backend as backend_of
 from wayfare.core.dispatch import apply
-from wayfare.core.errors import ArgumentTypeError, DTypeError, OperationError
+from wayfare.core.errors import ArgumentTypeError, DTypeError, NoSuchDTypeError, OperationError
 from wayfare.core.op import REGISTRY
 from wayfare.core.spec import (
     DType,
@@ -50,8 +51,11 @@ def _is_device(value: Any) -> bool:
 def _moved(input: Tensor, device: Device) -> Tensor:
     """The tensor on a device; itself if it is there."""
     here = input.device
-    if here == device or (here.type == device.type and (device.index is None or device.type == "cpu")):
-        return input
+    if here.type == device.type:
+        if device.type != "cpu" and device.index is None:  # the current one
+            device = Device(device.type, backend_of(device.type).current())
+        if device.type == "cpu" or here == device:
+            return input
     return apply(_TO_DEVICE, (input,), {"device": str(device), "source": str(here)})  # type: ignore[no-any-return]
 
 
@@ -87,16 +91,29 @@ def to(input: Tensor, *args: Any, **options: Any) -> Tensor:
         dtype, device = options["other"].dtype, options["other"].device
     copy = bool(options.get("copy", len(flags) > 1 and flags[1]))
     out = input if device is None else _moved(input, Device(device))
-    return _cast(out, input.dtype if dtype is None else as_dtype(dtype, op="to"), copy and out is input)
+    return _cast(out, input.dtype if dtype is None else _dtype_named(dtype), copy and out is input)
+
+
+def _dtype_named(dtype: Any) -> DType:
+    """The dtype that `to` was given; a text may have been meant as a device."""
+    try:
+        return as_dtype(dtype, op="to")
+    except NoSuchDTypeError as error:
+        if isinstance(dtype, str):
+            raise NoSuchDTypeError(f"to: {dtype!r} is neither a device nor a dtype that Wayfare has",
+                                   fix=f"Its devices are 'cpu' and 'cuda'. {error.fix}") from None  # fmt: skip
+        raise
 
 
 @method
 def type(input: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
     """The tensor with another dtype; without an argument, the name of its type."""
     if dtype is None:
-        return f"wayfare.{_TYPE_NAMES[input.dtype]}"
+        return f"wayfare.{'' if input.is_cpu else 'cuda.'}{_TYPE_NAMES[input.dtype]}"
     if isinstance(dtype, str):
-        name = dtype.rpartition(".")[2]
+        where, _, name = dtype.rpartition(".")
+        if where.endswith("cuda"):
+            input = _moved(input, Device("cuda"))
         found = next((d for d, text in _TYPE_NAMES.items() if text == name), None)
         dtype = found if found is not None else name
     return _cast(input, as_dtype(dtype, op="type"))
@@ -111,8 +128,8 @@ _TYPE_NAMES: dict[DType, str] = {
 
 @method
 def type_as(input: Tensor, other: Tensor) -> Tensor:
-    """The tensor with the dtype of `other`."""
-    return _cast(input, other.dtype)
+    """The tensor with the dtype of `other`, on its device."""
+    return _cast(_moved(input, other.device), other.dtype)
 
 
 def _converter(name: str, dtype: DType) -> Callable[..., Tensor]:
@@ -158,6 +175,18 @@ def is_pinned(input: Tensor, device: Any = None) -> bool:
     """Does it lie in memory that a GPU reads directly?"""
     backend = started("cuda")
     return backend is not None and input.device.type == "cpu" and backend.is_pinned(input._array)
+
+
+@method
+def record_stream(input: Tensor, stream: Any) -> None:
+    """Say that this stream of a GPU reads the tensor, too: its memory is not used again before the stream is done with
+    it."""
+    if not hasattr(stream, "cuda_stream"):
+        raise ArgumentTypeError(f"record_stream: expected a stream, not {type(stream).__name__}",
+                                fix="Use wf.cuda.Stream() or wf.cuda.current_stream().")  # fmt: skip
+    backend = BACKENDS.get(input._array.__class__)
+    if backend is not None:
+        backend.read_by(input._array, stream)
 
 
 def _itself(name: str, doc: str, inplace: bool = False) -> Callable[[Tensor], Tensor]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.api.functions._new import made, read_dtype, read_int
+from wayfare.api.functions._new import made, read_device, read_dtype, read_int
 from wayfare.core.errors import ArgumentError
 from wayfare.core.tensor import Tensor
 
@@ -35,7 +35,7 @@ def _window(name: str, M: int, weights: Weights, sym: bool, options: dict[str, A
         raise ArgumentError(f"{name}: the length of the window must not be negative, but is {count}")
     length = count if sym else count + 1
     values = np.ones(count) if count <= 1 else weights(np.arange(count, dtype=np.float64), length)
-    return made(np.asarray(values, kind.numpy), options.get("requires_grad", False))
+    return made(np.asarray(values, kind.numpy), options.get("requires_grad", False), read_device(options.get("device")))
 
 
 def _positive(name: str, what: str, value: float) -> None:

@@ -41,14 +41,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"where reports, models and histories go, a folder for each demo ({FOLDER})",
     )  # fmt: skip
     parser.add_argument(
+        "--device", default="cpu", metavar="NAME", help="where the networks learn: cpu, cuda or cuda:1 (cpu)"
+    )
+    parser.add_argument(
         "--ranks", type=read_count, default=1, metavar="N", help="how many processes train together, with MPI (1)"
     )
 
 
 def run(options: argparse.Namespace) -> int:
     """Run what was asked for, on one process or several; returns the exit status."""
+    try:
+        device = wf.device(options.device)
+    except wf.errors.WayfareError as error:
+        return _said(f"{error.sentence.rstrip('.')}. {error.fix}".rstrip())
     if options.ranks == 1:
-        return run_here(options)
+        with device:
+            return run_here(options)
+    if device.type != "cpu":
+        return _said("processes that train together send tensors of the CPU. Leave --ranks or --device out.")
     if settings.launched_ranks is None:
         given = ["--epochs", str(options.epochs)] if options.epochs is not None else []
         again = ["-m", "wayfare", "demo", options.name, *given, "--seed", str(options.seed), "--out", str(options.out),
@@ -56,8 +66,7 @@ def run(options: argparse.Namespace) -> int:
         try:
             return launch.start(launch.command(options.ranks, again), options.ranks)
         except wf.distributed.DistributedError as error:
-            print(f"wayfare demo: {error}", file=sys.stderr)
-            return 1
+            return _said(str(error))
     wf.distributed.init_process_group("mpi")
     try:
         if wf.distributed.get_rank() == 0:
@@ -86,8 +95,7 @@ def run_here(options: argparse.Namespace) -> int:
             raise
         except OSError as error:
             why = f"{error.strerror}: {error.filename}" if error.filename else str(error)
-            print(f"wayfare demo: cannot write to {options.out / name}: {why}", file=sys.stderr)
-            return 1
+            return _said(f"cannot write to {options.out / name}: {why}")
         else:
             seconds = f"{time.monotonic() - start:.0f} s"
             pages.append(options.out / name / REPORT)
@@ -112,6 +120,11 @@ def run_one(page: Page, name: str, options: argparse.Namespace) -> Outcome:
     epochs = demo.EPOCHS if options.epochs is None else options.epochs
     outcome: Outcome = demo.run(page, Results(options.out / name), epochs=epochs, seed=options.seed)
     return outcome
+
+
+def _said(why: str) -> int:
+    print(f"wayfare demo: {why}", file=sys.stderr)
+    return 1
 
 
 def read_count(text: str) -> int:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 import wayfare as wf
+from wayfare import nn
 from wayfare.cli.demo.page import Page
 from wayfare.cli.demo.results import Results
 from wayfare.core.format import bytes_text, count_text, time_text
@@ -17,7 +18,7 @@ Arguments = tuple[wf.Tensor, ...]
 
 
 def ship(
-    page: Page, results: Results, function: Callable[..., wf.Tensor], example: Arguments,
+    page: Page, results: Results, function: nn.Module, example: Arguments,
     axes: Mapping[str, Mapping[int, str]], *, about: str, one: str, held_out: str, calls: Sequence[Arguments],
     scores: Callable[[], wf.Tensor],
 ) -> None:  # fmt: skip
@@ -35,15 +36,17 @@ def ship(
     page.say(f"wf.onnx.export writes the trained model as a file that needs no Python. {about} The file was compared "
              "with the model at other sizes while it was written; now it runs on what was held out.")  # fmt: skip
     path = results.folder / FILE
-    report = wf.onnx.export(function, example, path, dynamic_axes=axes)
+    with wf.no_grad():
+        wanted = scores().flatten().cpu()
+    function.cpu()  # a file is made from there
+    with wf.device("cpu"):
+        report = wf.onnx.export(function, tuple(t.cpu() for t in example), path, dynamic_axes=axes)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     names = [each.name for each in session.get_inputs()]
-    feeds = [dict(zip(names, (t.numpy() for t in call), strict=True)) for call in calls]
+    feeds = [dict(zip(names, (t.cpu().numpy() for t in call), strict=True)) for call in calls]
     start = time.perf_counter()
     given = [session.run(None, feed)[0] for feed in feeds]
     seconds = time.perf_counter() - start
-    with wf.no_grad():
-        wanted = scores().flatten()
     apart = (wf.cat([wf.from_numpy(each).flatten() for each in given]) - wanted).abs().max()
     runtime, compiled = (time_text(report.seconds[name]) for name in ("ONNX Runtime", "Wayfare, compiled"))
     page.entries({

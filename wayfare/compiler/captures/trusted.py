@@ -85,6 +85,7 @@ _OWN_STATE = frozenset({
     "Generator.get_state", "Generator.set_state", "get_num_threads", "set_num_threads", "get_num_interop_threads",
     "set_num_interop_threads", "set_printoptions", "fork_rng", "set_default_dtype", "set_default_tensor_type",
     "set_default_device", "use_deterministic_algorithms", "set_float32_matmul_precision", "set_anomaly_enabled",
+    "are_deterministic_algorithms_enabled", "get_float32_matmul_precision",
 })  # fmt: skip
 _NUMPY_IMPURE = ("numpy.random", "numpy.lib.npyio", "numpy.lib._npyio_impl", "numpy.ctypeslib")
 

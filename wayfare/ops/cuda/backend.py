@@ -6,7 +6,6 @@ own functions do. Nothing here waits for the device, but for values that Python 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -41,10 +40,12 @@ from wayfare.ops.cuda import (  # noqa: F401 - they say how records run there
 )
 from wayfare.ops.cuda.exchange import Exchange
 from wayfare.ops.cuda.faults import answering, attempt
+from wayfare.ops.cuda.forked import refuse_in_children
 from wayfare.ops.cuda.functions import functions_of
 from wayfare.ops.cuda.late_checks import LateChecks
 from wayfare.ops.cuda.library import device_count, found_library
 from wayfare.ops.cuda.plans import RememberedPlans
+from wayfare.ops.cuda.points import Point
 from wayfare.ops.cuda.table import GRADIENTS, OVERRIDES, TAKE_BFLOAT16, way
 
 # Constants that are kept.
@@ -97,14 +98,11 @@ class CudaBackend(RememberedPlans, LateChecks, Exchange, Backend):
         self._launchers: dict[int, Launcher] = {}
         self._constants: dict[Any, Any] = {}
         self._numbers: dict[int, Array] = {}
-        self._process = os.getpid()
         self.start_plans()
+        refuse_in_children(self)
 
     def check(self, index: int | None) -> None:
-        """Raise, with what to do, if there is no such device here, or if this is a fork of a process that used it."""
-        if os.getpid() != self._process:
-            raise OperationError("device: CUDA was started before this process was forked, and cannot be used in it",
-                                 fix="Start processes with the method 'spawn', or use CUDA only in them.")  # fmt: skip
+        """Raise, with what to do, if there is no such device here."""
         if index is not None and not 0 <= index < self.count:
             raise OperationError(f"device: there is no 'cuda:{index}', this machine has {self.count} CUDA devices",
                                  fix=f"They are numbered from 0 to {self.count - 1}.")  # fmt: skip
@@ -360,19 +358,16 @@ class CudaBackend(RememberedPlans, LateChecks, Exchange, Backend):
     # -- timing
 
     def mark(self) -> Any:
-        """An event in the current stream."""
-        made = self.xp.cuda.Event()
-        made.record()
-        return made
+        """A point in the current stream of the current device."""
+        return Point(self)
 
     def has_passed(self, point: Any) -> bool:
-        """Has the GPU passed an event?"""
-        return bool(point.done)
+        """Has the GPU passed a point?"""
+        return bool(point.event.done)
 
     def seconds_between(self, first: Any, last: Any) -> float:
-        """The time between two events; this waits until the GPU has passed them."""
-        last.synchronize()
-        return float(self.xp.cuda.get_elapsed_time(first, last)) / 1000
+        """The time between two points; this waits until the GPU has passed them."""
+        return first.seconds_to(last)  # type: ignore[no-any-return]
 
     # -- plans
 
@@ -425,6 +420,7 @@ class CudaBackend(RememberedPlans, LateChecks, Exchange, Backend):
         """Wait until all that was asked of a device is done."""
         with answering(self, "synchronize"):
             self.xp.cuda.Device(index).synchronize()
+        self.free_read()
         self.check_now()
 
 

@@ -24,6 +24,7 @@ def attempt(b: Any, function: Callable[[], Any], name: str) -> Any:
     # What reference cycles held is freed, and what the pool holds for arrays of other sizes.
     gc.collect()
     release_arenas()
+    b.free_read()
     b.xp.get_default_memory_pool().free_all_blocks()
     try:
         return function()
