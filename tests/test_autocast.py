@@ -36,7 +36,7 @@ def test_every_policy_is_known_and_no_rule_is_named_twice():
         assert set(op.autocast) <= {"", "lower", "float32", "widest"} and len(op.autocast) == 2, op.name
 
 
-def test_blocks_nest_and_end():
+def test_blocks_nest_and_end(monkeypatch):
     x = wf.randn(3, 3)
     assert not wf.is_autocast_enabled("cpu")
     with wf.autocast("cpu", dtype=wf.float16):
@@ -48,6 +48,7 @@ def test_blocks_nest_and_end():
         assert (x @ x).dtype is wf.float16
         with wf.no_grad():
             assert (x @ x).dtype is wf.float16
+    monkeypatch.setattr("wayfare.api.autocast.has_gpu", lambda: True)
     with wf.autocast("cuda"):  # another kind of device
         assert (x @ x).dtype is F32 and wf.is_autocast_enabled() and not wf.is_autocast_enabled("cpu")
     with pytest.raises(ZeroDivisionError), wf.autocast("cpu"):
@@ -295,3 +296,35 @@ def test_training_converges_as_in_float32(kind, dtype, scaled):
     plain, mixed = trained(False), trained(True)
     assert mixed[0] == pytest.approx(plain[0], rel=0.02)
     assert mixed[-1] < plain[0] / 5 and mixed[-1] == pytest.approx(plain[-1], rel=0.25, abs=0.03)
+
+
+@pytest.mark.parametrize("device_type", ["tpu", 1, None, "cpus"])
+def test_a_kind_of_device_that_is_none_is_refused(device_type):
+    """Whichever class PyTorch raises there: a RuntimeError for a word, else a ValueError or a TypeError."""
+    wrappers = [lambda kind, of=of: of(device_type=kind) for of in (wf.amp.custom_fwd, wf.amp.custom_bwd)]
+    for call in (wf.autocast, wf.is_autocast_enabled, wf.get_autocast_dtype, *wrappers):
+        for kind in (RuntimeError, ValueError, TypeError):
+            with pytest.raises(kind, match="device_type must be 'cpu' or 'cuda'"):
+                call(device_type)
+
+
+def test_flags_are_bools():
+    for options in ({"enabled": "no"}, {"enabled": 1}, {"cache_enabled": "no"}):
+        with pytest.raises(TypeError, match="must be True or False, not"):
+            wf.autocast("cpu", **options)
+    with pytest.raises(TypeError, match="set_autocast_enabled: enabled must be True or False, not 'no'"):
+        wf.set_autocast_enabled("cpu", "no")
+    assert not wf.is_autocast_enabled("cpu")
+
+
+def test_a_device_with_its_number_is_of_its_kind():
+    with wf.autocast("cpu:0"):
+        assert wf.is_autocast_enabled("cpu")
+
+
+def test_autocast_for_a_gpu_that_is_not_there_is_off_and_says_so(monkeypatch):
+    monkeypatch.setattr("wayfare.api.autocast.has_gpu", lambda: False)
+    with pytest.warns(UserWarning, match=r"there is no GPU, so it is off; for the CPU write autocast\('cpu'\)"):
+        block = wf.autocast("cuda")
+    with block:
+        assert not wf.is_autocast_enabled()

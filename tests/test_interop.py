@@ -168,3 +168,42 @@ def test_a_tensor_goes_into_an_array_in_place():
 def test_numpy_does_not_write_into_a_tensor():
     with pytest.raises(TypeError, match=r"numpy\.add with out= does not work on tensors"):
         np.add(np.ones(3), 1, out=wf.zeros(3))
+
+
+def test_tensors_of_pytorch_come_in_every_dtype():
+    """PyTorch has no array of bfloat16, so it comes by DLPack."""
+    torch = pytest.importorskip("torch")
+    theirs = torch.tensor([[1.5, -2.0]], dtype=torch.bfloat16)
+    for made in (wf.tensor(theirs), wf.as_tensor(theirs), wf.asarray(theirs), wf.tensor([theirs[0], theirs[0]])[:1]):
+        assert made.dtype is wf.bfloat16 and made.tolist() == [[1.5, -2.0]]
+    assert wf.tensor(theirs, dtype=wf.float64).dtype is wf.float64
+    assert wf.zeros(1, 2).copy_(theirs).tolist() == [[1.5, -2.0]]
+    copied = wf.tensor(theirs)
+    theirs[0, 0] = 7.0
+    assert copied[0, 0].item() == 1.5
+
+
+def test_states_hold_tensors_of_pytorch_in_every_dtype_and_parameters():
+    torch = pytest.importorskip("torch")
+    given = {"weight": torch.nn.Parameter(torch.tensor([[1.5, -2.0]], dtype=torch.bfloat16)), "bias": torch.ones(1)}
+    net = wf.nn.Linear(2, 1)
+    net.load_state_dict(given)
+    assert net.weight.dtype is wf.float32 and net.weight.tolist() == [[1.5, -2.0]]
+    optimizer = wf.optim.Adam([net.weight])
+    moments = {"step": torch.tensor(3.0), "exp_avg": given["weight"], "exp_avg_sq": given["weight"].detach().abs()}
+    optimizer.load_state_dict({"state": {0: moments}, "param_groups": optimizer.state_dict()["param_groups"]})
+    assert optimizer.state[net.weight]["exp_avg"].tolist() == [[1.5, -2.0]]
+
+
+def test_what_cannot_be_read_of_a_tensor_of_pytorch_is_named():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(RuntimeError, match=r"tensor: the numbers of a torch\.Tensor cannot be read: .*detach"):
+        wf.tensor(torch.ones(2, requires_grad=True))
+    with pytest.raises(RuntimeError, match=r"as_tensor: the numbers of a torch\.Tensor cannot be read: .*meta"):
+        wf.as_tensor(torch.ones(2, device="meta"))
+    with pytest.raises(TypeError, match=r"must be a tensor or a number, not torch\.Tensor"):
+        wf.ones(2)[:] = torch.ones(2)
+    with pytest.raises(TypeError, match=r"Parameter: takes a Tensor, not torch\.Tensor"):
+        wf.nn.Parameter(torch.ones(2))
+    with pytest.raises(TypeError, match=r"is a torch\.Tensor, which a file cannot hold .*from_dlpack"):
+        wf.save({"a": torch.ones(2)}, "never.safetensors")

@@ -137,3 +137,11 @@ def test_the_state_is_saved(tmp_path):
     off = GradScaler("cpu", enabled=False)
     assert off.state_dict() == {} and off.get_scale() == 1.0 and not off.is_enabled()
     off.update()
+
+
+def test_a_state_that_lacks_entries_and_a_scale_that_is_no_number_are_named():
+    _, _, scaler = _parts()
+    with pytest.raises(KeyError, match=r"the saved state has no growth_factor, .*GradScaler\.state_dict"):
+        scaler.load_state_dict({"scale": 2.0})
+    with pytest.raises(TypeError, match="update: new_scale must be a number, not str"):
+        scaler.update("x")

@@ -400,3 +400,17 @@ def test_nothing_keeps_a_model_alive():
         train()
     gc.collect()
     assert memories_with_history() <= before
+
+
+def test_lbfgs_in_float16_passes_over_changes_whose_square_is_0():
+    """The gradient's change of 1e-4 times the step of 1e-2 is a number, its square is 0."""
+    p = wf.zeros(1, dtype=wf.float16, requires_grad=True)
+    optimizer = wf.optim.LBFGS([p], lr=10.0, tolerance_grad=0.0, tolerance_change=0.0)
+    slopes = iter([1e-3, 9e-4, 8e-4])
+
+    def closure():
+        p.grad = wf.full((1,), next(slopes, 0.0), dtype=wf.float16)
+        return wf.tensor(1.0)
+
+    optimizer.step(closure)
+    assert bool(p.isfinite().all())

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from wayfare.core.autocast import DEFAULTS, Autocast, is_eligible
 from wayfare.core.autocast import cast_inputs as cast_inputs_of
+from wayfare.core.callsite import outside_frames
+from wayfare.core.device import backend
 from wayfare.core.dispatch import apply1
-from wayfare.core.errors import ArgumentTypeError
+from wayfare.core.errors import ArgumentTypeError, OperationError, WrongKindError
 from wayfare.core.mode import STATE, UNUSUAL, changed_mode, current, set_mode
 from wayfare.core.pytree import flatten, rebuild
 from wayfare.core.spec import NARROW, DType, as_dtype
@@ -28,9 +31,26 @@ _DEVICES = ("cpu", "cuda")
 
 
 def _device(op: str, device_type: Any) -> str:
-    if device_type not in _DEVICES:
-        raise ArgumentTypeError(f"{op}: device_type must be 'cpu' or 'cuda', not {device_type!r}")
-    return str(device_type)
+    kind = device_type.partition(":")[0] if isinstance(device_type, str) else None  # "cuda:0" is one of "cuda"
+    if kind is None or kind not in _DEVICES:
+        raise WrongKindError(f"{op}: device_type must be 'cpu' or 'cuda', not {device_type!r}",
+                             fix="Write device.type for that of a device.")  # fmt: skip
+    return kind
+
+
+def _flag(op: str, name: str, value: Any) -> bool:
+    if value.__class__ is not bool:
+        raise ArgumentTypeError(f"{op}: {name} must be True or False, not {value!r}")
+    return bool(value)
+
+
+def has_gpu() -> bool:
+    """Is there a GPU to compute on?"""
+    try:
+        backend("cuda").check(0)
+    except OperationError:
+        return False
+    return True
 
 
 def _narrow(op: str, dtype: Any) -> DType:
@@ -52,7 +72,8 @@ class autocast(changed_mode):
     float (bfloat16 on the CPU, float16 on CUDA, or `dtype`), and losses in float32, as in PyTorch.
 
     It is a context manager and a decorator. Weights stay float32; each is cast once in a block, if `cache_enabled`, and
-    its gradient arrives in float32. `enabled=False` inside a block switches it off.
+    its gradient arrives in float32. `enabled=False` inside a block switches it off. For "cuda" where there is no GPU it
+    is off, with a warning, as in PyTorch.
     """
 
     __slots__ = ("_cache_enabled", "_dtype", "_enabled", "_kind")
@@ -61,9 +82,13 @@ class autocast(changed_mode):
         self, device_type: str, dtype: Any = None, enabled: bool = True, cache_enabled: bool | None = None
     ) -> None:
         self._kind = _device("autocast", device_type)
+        self._enabled = _flag("autocast", "enabled", enabled)
         self._dtype = None if dtype is None or not enabled else _narrow("autocast", dtype)
-        self._enabled = bool(enabled)
-        self._cache_enabled = cache_enabled
+        self._cache_enabled = None if cache_enabled is None else _flag("autocast", "cache_enabled", cache_enabled)
+        if enabled and self._kind == "cuda" and not has_gpu():
+            warnings.warn("autocast: there is no GPU, so it is off; for the CPU write autocast('cpu')",
+                          stacklevel=outside_frames())  # fmt: skip
+            self._enabled = False
         super().__init__()
 
     def __enter__(self) -> autocast:
@@ -94,8 +119,8 @@ def is_autocast_available(device_type: str) -> bool:
 
 def is_autocast_enabled(device_type: str = "cuda") -> bool:
     """Is autocast on in this thread for a kind of device? (Without an argument for CUDA, as in PyTorch.)"""
-    state = current().autocast
-    return state is not None and _device("is_autocast_enabled", device_type) in state.dtypes
+    kind, state = _device("is_autocast_enabled", device_type), current().autocast
+    return state is not None and kind in state.dtypes
 
 
 def get_autocast_dtype(device_type: str) -> DType:
@@ -108,7 +133,7 @@ def get_autocast_dtype(device_type: str) -> DType:
 def set_autocast_enabled(device_type: str, enabled: bool) -> None:
     """Switch autocast on or off in this thread, until the block around ends."""
     kind = _device("set_autocast_enabled", device_type)
-    dtype = get_autocast_dtype(kind) if enabled else None
+    dtype = get_autocast_dtype(kind) if _flag("set_autocast_enabled", "enabled", enabled) else None
     set_mode(current().replace(autocast=_with(kind, dtype, DEFAULTS.caches)))
 
 
@@ -204,9 +229,9 @@ def _cast_all(cast: Callable[[tuple[Tensor, ...]], Any], *arguments: Any) -> Any
 def custom_fwd(fwd: Any = None, *, device_type: str, cast_inputs: Any = None) -> Any:
     """For the `forward` of a custom Function: `cast_inputs` is the dtype of its floating inputs while autocast is on,
     and autocast is off inside then. `custom_bwd` runs its `backward` in the state of the forward."""
+    kind = _device("custom_fwd", device_type)
     if fwd is None:
         return functools.partial(custom_fwd, device_type=device_type, cast_inputs=cast_inputs)
-    kind = _device("custom_fwd", device_type)
 
     @functools.wraps(fwd)
     def call(*args: Any, **options: Any) -> Any:
@@ -225,9 +250,9 @@ def custom_fwd(fwd: Any = None, *, device_type: str, cast_inputs: Any = None) ->
 
 def custom_bwd(bwd: Any = None, *, device_type: str) -> Any:
     """For the `backward` of a custom Function: it runs with autocast as `forward` did, under `custom_fwd`."""
+    _device("custom_bwd", device_type)
     if bwd is None:
         return functools.partial(custom_bwd, device_type=device_type)
-    _device("custom_bwd", device_type)
 
     @functools.wraps(bwd)
     def call(*args: Any, **options: Any) -> Any:

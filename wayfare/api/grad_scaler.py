@@ -11,11 +11,12 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+from wayfare.api.autocast import has_gpu
+from wayfare.api.functions._new import read_number
 from wayfare.api.functions.creation import tensor
 from wayfare.autograd.modes import no_grad
 from wayfare.core.callsite import outside_frames
-from wayfare.core.device import backend
-from wayfare.core.errors import ArgumentError, ArgumentTypeError, OperationError
+from wayfare.core.errors import ArgumentError, ArgumentTypeError, MissingEntryError, OperationError
 from wayfare.core.spec import float16
 from wayfare.core.tensor import Tensor
 
@@ -24,14 +25,6 @@ __all__ = ["GradScaler"]
 # The largest scale that float32 holds.
 _MOST = 3.4028234663852886e38
 _READY, _UNSCALED, _STEPPED = "ready", "unscaled", "stepped"
-
-
-def _has_gpu() -> bool:
-    try:
-        backend("cuda").check(0)
-    except OperationError:
-        return False
-    return True
 
 
 class GradScaler:
@@ -51,7 +44,7 @@ class GradScaler:
             raise ArgumentError(f"GradScaler: backoff_factor must be between 0 and 1, it is {backoff_factor}")
         if device not in ("cpu", "cuda"):
             raise ArgumentTypeError(f"GradScaler: device must be 'cpu' or 'cuda', not {device!r}")
-        if enabled and device == "cuda" and not _has_gpu():
+        if enabled and device == "cuda" and not has_gpu():
             warnings.warn("GradScaler: there is no GPU, so it is off; for the CPU write GradScaler('cpu')",
                           stacklevel=outside_frames())  # fmt: skip
             enabled = False
@@ -130,7 +123,7 @@ class GradScaler:
         if not self._enabled:
             return
         if new_scale is not None:
-            self._scale = float(new_scale)
+            self._scale = float(read_number("update", "new_scale", new_scale))
         elif not self._found_inf:
             raise OperationError("update: no gradients were looked at since the last one",
                                  fix="Call step(optimizer) first.")  # fmt: skip
@@ -197,6 +190,10 @@ class GradScaler:
         if not state_dict:
             raise OperationError("load_state_dict: the saved state is empty: it is of a GradScaler that was off",
                                  fix="Load it only if the saved one was enabled.")  # fmt: skip
+        missing = [key for key in self.state_dict() if key not in state_dict]
+        if missing:
+            raise MissingEntryError(f"load_state_dict: the saved state has no {', '.join(missing)}",
+                                    fix="Give what GradScaler.state_dict() returned.")  # fmt: skip
         self._scale = float(state_dict["scale"])
         self._growth_factor = float(state_dict["growth_factor"])
         self._backoff_factor = float(state_dict["backoff_factor"])

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.core.errors import OperationError
+from wayfare.core.numpy_math import Array
 from wayfare.core.spec import BFLOAT16
 
 _UINT, _BFLOAT = 1, 4
@@ -79,3 +80,29 @@ def shared(tensor: Any, read: Callable[[Any], Any]) -> Any:
     bits = _Bits(tensor)
     array = read(bits)
     return array.view(BFLOAT16) if bits.found else array
+
+
+def array_of(value: Any, op: str) -> Array:
+    """The array of an object that says it has one. Where its library has no array for the dtype (PyTorch has none for
+    bfloat16), its memory comes by DLPack."""
+    try:
+        return np.asarray(value)
+    except (TypeError, RuntimeError, BufferError) as error:
+        if not hasattr(value, "__dlpack__"):
+            raise
+        reason = str(error)
+    try:
+        return shared(value, np.from_dlpack)  # type: ignore[no-any-return]
+    except (BufferError, RuntimeError, TypeError, ValueError):
+        raise OperationError(f"{op}: the numbers of a {type_name(value)} cannot be read: {reason}") from None
+
+
+def type_name(value: Any) -> str:
+    """The name of an object's type; with the library for a tensor of another one."""
+    kind = type(value)
+    return f"{kind.__module__.split('.')[0]}.{kind.__name__}" if kind.__name__ == "Tensor" else kind.__name__
+
+
+def without_history(value: Any) -> Any:
+    """A tensor of any library as one that wants no gradient; other values as they are."""
+    return value.detach() if hasattr(value, "detach") else value

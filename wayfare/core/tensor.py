@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.core.device import ARRAYS, BACKENDS, CPU, Device, copied, device_of, moved, to_host
-from wayfare.core.dlpack import export, of_device
+from wayfare.core.dlpack import array_of, export, of_device
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, GraphError, OperationError, WrongKindError
 from wayfare.core.grad_layout import in_layout_of
 from wayfare.core.mode import STATE, UNUSUAL, executor
@@ -438,7 +438,7 @@ def to_tensor(value: Any, dtype: Any = None, *, op: str = "tensor") -> Tensor:
         if array.dtype not in OF_NUMPY:
             array = array.astype(as_dtype(array.dtype, op=op).numpy)
         return wrap(array)
-    array = np.asarray(value)
+    array = array_of(value, op)
     if wanted is None:
         if array.dtype == np.float64 and not isinstance(value, np.generic):
             wanted = default_dtype().numpy

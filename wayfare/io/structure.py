@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 import wayfare as wf
+from wayfare.core.dlpack import type_name
 from wayfare.core.errors import ArgumentTypeError, FileFormatError
 from wayfare.io.header import CODES, DTYPES, METADATA
 
@@ -212,7 +213,7 @@ def _kind(value: Any) -> str:
     """What a value is, with its article."""
     if isinstance(value, np.ndarray):
         return f"a NumPy array of {value.dtype.name}" if type(value) is np.ndarray else f"a {type(value).__name__}"
-    name = type(value).__name__
+    name = type_name(value)
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 
 
@@ -227,6 +228,8 @@ def _way_out(value: Any) -> str:
         return "Save sorted(...) of it."
     if isinstance(value, enum.Enum):
         return "Save its name."
+    if hasattr(value, "__dlpack__"):
+        return "Save wf.from_dlpack(...) of it."
     if callable(value):
         return "Code is never saved: keep it in the program and save the numbers it needs."
     return "It holds tensors, numbers, str, bytes, bool, None, and dict, list and tuple of them."

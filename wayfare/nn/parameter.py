@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from wayfare.core.dlpack import type_name
 from wayfare.core.errors import ArgumentTypeError
 from wayfare.core.tensor import Tensor, wrap
 
@@ -35,7 +36,7 @@ def _marked(role: str, data: Any) -> Tensor:
     if data is None:
         data = Tensor()
     if not isinstance(data, Tensor):
-        raise ArgumentTypeError(f"{role}: takes a Tensor, not {type(data).__name__}",
+        raise ArgumentTypeError(f"{role}: takes a Tensor, not {type_name(data)}",
                                 fix=f"Write nn.{role}(wf.tensor(...)).")  # fmt: skip
     out = wrap(data.detach()._array)
     out._role = role

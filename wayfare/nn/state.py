@@ -9,6 +9,7 @@ import numpy as np
 
 from wayfare.api.functions.creation import from_numpy
 from wayfare.autograd.modes import no_grad
+from wayfare.core.dlpack import array_of, without_history
 from wayfare.core.errors import ArgumentTypeError, OperationError
 from wayfare.core.tensor import Tensor
 from wayfare.nn.parameter import Parameter
@@ -104,7 +105,7 @@ def _as_tensor(key: str, value: Any, present: Tensor, problems: list[str]) -> Te
         if not hasattr(value, "__array__"):
             problems.append(f"{key}: a {type(value).__name__} is no tensor")
             return None
-        value = from_numpy(np.array(value))
+        value = from_numpy(np.array(array_of(without_history(value), "load_state_dict")))
     found: Tensor = value
     # Checkpoints from before there were 0-dim tensors hold one number as [1].
     if present.ndim == 0 and tuple(found.shape) == (1,):

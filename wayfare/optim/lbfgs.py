@@ -139,15 +139,15 @@ class _Run:
             return -grad
         changes, steps, ro = state["old_dirs"], state["old_stps"], state["ro"]
         change, step = grad - state["prev_flat_grad"], state["d"] * float(state["t"])
-        curvature = float(change.dot(step))
-        if curvature > _CURVATURE:
+        curvature, size = float(change.dot(step)), float(change.dot(change))
+        if curvature > _CURVATURE and size > 0:  # in float16 a square may be 0
             if len(changes) == self.group["history_size"]:
                 for kept in (changes, steps, ro):
                     kept.pop(0)
             changes.append(change)
             steps.append(step)
             ro.append(1.0 / curvature)
-            state["H_diag"] = curvature / float(change.dot(change))
+            state["H_diag"] = curvature / size
         out = -grad
         weights = [0.0] * len(changes)
         for i in reversed(range(len(changes))):

@@ -113,6 +113,37 @@ def test_values_that_do_not_fit_the_dtype_are_refused():
     assert wf.tensor([255.9, -0.9], dtype=wf.uint8).tolist() == [255, 0]
 
 
+@pytest.mark.parametrize(("dtype", "number"), [(wf.float16, -1e9), (wf.float16, 65519), (wf.bfloat16, 3.4e38),
+                                               (wf.float32, 1e39), (wf.float64, 10**400)])  # fmt: skip
+def test_finite_numbers_do_not_become_infinite_when_they_are_filled_in(dtype, number):
+    """A mask of -1e9 in float16 would be -inf, and a row of those NaN."""
+    x, mask, place = wf.ones(3, dtype=dtype), wf.tensor([True, False, True]), wf.tensor([0])
+    for name, call in {
+        "full": lambda v: wf.full((2,), v, dtype=dtype), "fill_": lambda v: x.clone().fill_(v),
+        "masked_fill": lambda v: x.masked_fill(mask, v), "index_fill": lambda v: x.index_fill(0, place, v),
+        "scatter": lambda v: x.scatter(0, place, v), "pad": lambda v: wf.nn.functional.pad(x, (1, 1), value=v),
+    }.items():  # fmt: skip
+        with pytest.raises(RuntimeError, match=rf"{name}: .* does not fit into wayfare.{dtype.name}, .*finfo"):
+            call(number)
+        for fits in (float("-inf"), float("nan"), wf.finfo(dtype).min, True):
+            call(fits)
+
+
+def test_numbers_written_by_an_index_are_rounded_to_infinity():
+    x = wf.ones(3, dtype=wf.float16)
+    x[0], x[x > 0.5] = -1e9, 1e9
+    assert x.tolist() == [float("-inf"), float("inf"), float("inf")]
+
+
+def test_bounds_and_exponents_do_not_wrap_around():
+    x = wf.tensor([2, 200], dtype=wf.uint8)
+    for call in (lambda: x.clamp(0, 256), lambda: x.clamp_(min=-300), lambda: x ** 256,
+                 lambda: wf.where(x > 2, x, 300)):  # fmt: skip
+        with pytest.raises(RuntimeError, match="does not fit into wayfare.uint8"):
+            call()
+    assert x.clamp(3, 255).tolist() == [3, 200] and x.clamp(max=300.0).dtype is wf.float32
+
+
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), 1e30, 2.0**31, -(2.0**31) - 1])
 def test_floats_that_are_no_int_are_refused_as_one(number):
     with pytest.raises(OperationError, match="does not fit into wayfare.int32"):

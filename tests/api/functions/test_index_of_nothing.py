@@ -102,3 +102,18 @@ def test_indices_that_do_not_fit_are_an_index_error(shape):
         x[index]
     with pytest.raises(IndexError, match=reason):
         x[index] = 1.0
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 2), ()])
+def test_a_source_of_nothing_has_a_gradient(shape):
+    """A graph without edges: the source is in the graph, and its gradient is as empty as itself."""
+    empty = (0, *shape[1:])
+    index = wf.zeros(empty, dtype=wf.int64)
+    calls = {red: lambda x, s, red=red: x.scatter_reduce(0, index, s, red) for red in ("sum", "prod", "mean", "amax")}
+    calls |= {"add": lambda x, s: x.scatter_add(0, index, s), "set": lambda x, s: x.scatter(0, index, s)}
+    for call in calls.values():
+        x, source = wf.ones(shape, requires_grad=True), wf.ones(empty, requires_grad=True)
+        gx, gs = wf.autograd.grad(call(x, source).sum(), (x, source))
+        assert gs.shape == source.shape and bool((gx == 1).all())
+    wide = wf.zeros((0, 9), dtype=wf.int64)  # sizes that do not matter where there is nothing
+    assert wf.ones(3, 2).scatter_add(0, wide, wf.ones(0, 9, requires_grad=True)).shape == (3, 2)

@@ -284,3 +284,11 @@ class TestEinsum:
         a, b = tensor(5, 2, 3), tensor(3, 4)
         got = wf.vmap(lambda x: wf.einsum("ij,jk->ki", x, b))(a)
         np.testing.assert_allclose(got.numpy(), np.einsum("bij,jk->bki", a.numpy(), b.numpy()), atol=1e-12)
+
+
+def test_an_input_that_does_not_count_has_a_gradient_of_zeros():
+    x, a = wf.full((2, 2), float("nan"), requires_grad=True), wf.ones(2, 2)
+    stack = a.reshape(1, 2, 2)
+    for out in (wf.addmm(x, a, a, beta=0), wf.addmv(x, a, a[0], beta=0), wf.addr(x, a[0], a[0], beta=0),
+                wf.addbmm(x, stack, stack, beta=0), wf.baddbmm(x, stack, stack, beta=0)):  # fmt: skip
+        assert bool(out.isfinite().all()) and wf.autograd.grad(out.sum(), x)[0].tolist() == [[0, 0], [0, 0]]

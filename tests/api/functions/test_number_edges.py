@@ -191,3 +191,10 @@ def test_normalize_where_squares_do_not_fit(scale):
         if scale * np.linalg.norm(row) < 1e-12:  # what is divided by has a floor
             wanted = wanted * (scale * np.linalg.norm(row) / 1e-12)
         np.testing.assert_allclose(F.normalize(x).numpy(), wanted, rtol=1e-5)
+
+
+def test_a_product_of_one_number_has_the_slope_1_at_infinity():
+    x = wf.tensor([[math.inf], [-math.inf], [0.0]], requires_grad=True)
+    assert wf.autograd.grad(x.cumprod(1).sum(), x)[0].flatten().tolist() == [1, 1, 1]
+    single = wf.tensor(math.inf, requires_grad=True)
+    assert wf.autograd.grad(single.prod(), single)[0].item() == 1

@@ -181,3 +181,12 @@ def test_softmax_names_what_is_no_tensor(name):
 def test_instance_norm_names_statistics_of_another_size():
     with pytest.raises(ShapeError, match="instance_norm: .* has 3 channels .*, but running_var is for 2"):
         F.instance_norm(wf.ones(4, 3, 2), wf.zeros(3), wf.ones(2))
+
+
+@pytest.mark.parametrize("dtype", [wf.bfloat16, wf.float16])
+def test_rms_norm_of_narrow_floats_has_the_eps_of_float32_and_the_dtype_of_the_input(dtype):
+    x = (wf.arange(8) * 0.001 + 0.001).to(dtype)
+    wide = F.rms_norm(x.float(), (8,))
+    for weight in (None, wf.ones(8, dtype=dtype), wf.ones(8), wf.ones(8, dtype=wf.float64)):
+        out = F.rms_norm(x, (8,), weight)
+        assert out.dtype is dtype and bool((out.float() - wide).abs().max() < 0.01)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.core.dlpack import array_of
 from wayfare.core.errors import MismatchError, OperationError, WrongKindError
 from wayfare.core.numpy_math import Array
 from wayfare.core.quiet import in_dtype
@@ -19,7 +20,7 @@ def array_from(data: Any, dtype: Any, op: str, *, copy: bool) -> Array:
     """The data of a new tensor as an array, in the given dtype or in that of the data."""
     wanted = None if dtype is None else as_dtype(dtype, op=op)
     if hasattr(data, "__array__") or hasattr(data, "__array_interface__"):  # NumPy's own, and tables, images, …
-        array = np.asarray(data)
+        array = array_of(data, op)
         found = wanted or OF_NUMPY.get(array.dtype) or as_dtype(array.dtype, op=op)
         return in_dtype(array, found.numpy, copy)
     array = _nested(data, op)
@@ -55,7 +56,7 @@ def _stacked(data: Any, op: str, place: tuple[int, ...]) -> Array:
     if isinstance(data, Tensor):
         return data.detach()._read(op)
     if not isinstance(data, (list, tuple)):
-        return np.asarray(data)
+        return array_of(data, op)
     parts = [_stacked(part, op, (*place, i)) for i, part in enumerate(data)]
     for i, part in enumerate(parts):
         if part.shape != parts[0].shape:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,8 +15,12 @@ from wayfare.core.mode import STATE, UNUSUAL, executor
 from wayfare.core.numpy_math import Array
 from wayfare.core.op_failure import no_memory
 from wayfare.core.quiet import quietly
-from wayfare.core.spec import DType, Shape, as_dtype, default_dtype
+from wayfare.core.spec import DType, Shape, as_dtype, bfloat16, default_dtype, float16, float32, float64
 from wayfare.core.tensor import Tensor, wrap
+
+# The largest number of each floating dtype.
+_MOST = {float16: 65504.0, bfloat16: 2.0**127 * (2 - 2**-7), float32: 2.0**127 * (2 - 2**-23),
+         float64: sys.float_info.max}  # fmt: skip
 
 
 def made(array: Array, requires_grad: bool = False, device: Any = None) -> Tensor:
@@ -116,12 +122,20 @@ def allocate(op: str, make: Callable[..., Array], shape: Shape, dtype: DType, *v
 
 
 def fitting(op: str, value: Any, dtype: DType) -> Any:
-    """A number to write into tensors of this dtype; a number that integers cannot hold is refused.
+    """A number to write into tensors of this dtype; a number that the dtype cannot hold is refused.
 
-    As in PyTorch fractions are cut off, and a negative number goes into unsigned ones as its two's complement.
+    As in PyTorch fractions are cut off, and a negative number goes into unsigned ones as its two's complement; infinity
+    and NaN go into floats, but a finite number does not become infinity.
     """
     number = value.item() if isinstance(value, np.generic) else value
-    if dtype.rank != 1 or (number.__class__ is not int and number.__class__ is not float):
+    if dtype.rank == 0 or (number.__class__ is not int and number.__class__ is not float):
+        return number
+    if dtype.rank == 2:
+        most = _MOST[dtype]
+        if not -most <= number <= most and number == number and abs(number) != math.inf:
+            raise MismatchError(f"{op}: {number} does not fit into {dtype}, which ends at {most:g}",
+                                fix=f"Write wf.finfo(wf.{dtype.name}).min or .max, or float('-inf'), or convert the "
+                                "tensor to a wider dtype.")  # fmt: skip
         return number
     limits = np.iinfo(dtype.numpy)
     if not (limits.min or -limits.max) - 1 < number < limits.max + 1:

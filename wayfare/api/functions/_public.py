@@ -15,6 +15,7 @@ import numpy as np
 from wayfare.api.functions._guard import tensor_advice
 from wayfare.core.constant import constant
 from wayfare.core.dispatch import apply, apply1, apply2
+from wayfare.core.dlpack import type_name
 from wayfare.core.errors import ArgumentTypeError, DTypeError
 from wayfare.core.inplace import write_in_place
 from wayfare.core.mode import STATE
@@ -131,7 +132,7 @@ def operand(value: Any, op: str) -> Any:
         return value.item()
     if isinstance(value, complex):
         scalar_dtype(value)
-    raise ArgumentTypeError(f"{op}: expected a tensor or a number, not {type(value).__name__}",
+    raise ArgumentTypeError(f"{op}: expected a tensor or a number, not {type_name(value)}",
                             fix=tensor_advice(value))  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.api.functions._blocks import write_scaled
-from wayfare.api.functions._new import read_number
+from wayfare.api.functions._new import fitting, read_number
 from wayfare.api.functions._public import (
     add_method,
     alias,
@@ -220,6 +220,8 @@ def pow(input: Tensor | float, exponent: Tensor | float) -> Tensor:
     need_tensors("pow", "any", input, exponent)
     values = [operand(input, "pow"), operand(exponent, "pow")]
     dtype = common_dtype("pow", values)
+    if not dtype.is_floating_point:
+        values[1] = fitting("pow", values[1], dtype)
     tensors = tuple(as_dtype_of(v, dtype) for v in values)
     if dtype is bool_:
         if not isinstance(exponent, bool):

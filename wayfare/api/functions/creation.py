@@ -25,7 +25,7 @@ from wayfare.api.functions._new import (
 from wayfare.api.functions._public import add_method, as_dtype_of, named
 from wayfare.core.device import Device, address, backend
 from wayfare.core.dispatch import apply
-from wayfare.core.dlpack import shared
+from wayfare.core.dlpack import shared, type_name
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, DTypeError, OperationError, ShapeError
 from wayfare.core.mode import UNUSUAL, called_by_user, executor
 from wayfare.core.numpy_math import Array
@@ -167,7 +167,7 @@ def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None
         else:
             array = shared(ext_tensor, lambda tensor: np.from_dlpack(tensor, copy=copy))
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        raise OperationError(f"from_dlpack: {type(ext_tensor).__name__} cannot be shared: {error}") from None
+        raise OperationError(f"from_dlpack: {type_name(ext_tensor)} cannot be shared: {error}") from None
     if array.dtype not in OF_NUMPY:
         as_dtype(array.dtype, op="from_dlpack")
     return made(_shared(array), device=place)

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from wayfare.api.functions._along import check_tensor
+from wayfare.api.functions._new import fitting
 from wayfare.api.functions._public import (
     add_method,
     alias,
@@ -194,6 +195,8 @@ def clamp(input: Tensor, min: Tensor | float | None = None, max: Tensor | float 
     x = as_dtype_of(input, dtype)
     if dtype is bool_:
         raise DTypeError("clamp: does not take bool", fix="Convert with .int() first.")
+    if not dtype.is_floating_point:
+        min, max = fitting("clamp", min, dtype), fitting("clamp", max, dtype)
     if not any(isinstance(b, Tensor) for b in bounds):
         return apply(_OPS["clamp"], (x,), {"low": min, "high": max})  # type: ignore[no-any-return]
     if min is not None:
@@ -248,6 +251,8 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
     a, b = operand(input, "where"), operand(other, "where")
     dtype = common_dtype("where", (a, b))
     mask = as_dtype_of(condition, bool_)
+    if not dtype.is_floating_point:
+        a, b = fitting("where", a, dtype), fitting("where", b, dtype)
     return apply(_OPS["where"], (mask, as_dtype_of(a, dtype), as_dtype_of(b, dtype)))
 
 

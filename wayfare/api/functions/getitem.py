@@ -18,6 +18,7 @@ from wayfare.api.functions._public import add_method, as_dtype_of
 from wayfare.core.constant import constant
 from wayfare.core.device import BACKENDS
 from wayfare.core.dispatch import apply
+from wayfare.core.dlpack import type_name
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, DTypeError, IndexRangeError, ShapeError
 from wayfare.core.inplace import check_writable, move_into
 from wayfare.core.mode import UNUSUAL, current, executor
@@ -227,6 +228,7 @@ def put(self: Tensor, index: Any, value: Any) -> None:
     if by_ops and _fills(self, index, value):
         check_writable(self, "x[...] = value")
         mask = index.to(self.device) if BACKENDS else index
+        value = _as_value(self, value, None)
         self.masked_fill_(mask.reshape((*index.shape, *(1,) * (self.ndim - index.ndim))), value)
         return
     basic, picked = take_apart(self, index)
@@ -271,11 +273,13 @@ def _as_value(x: Tensor, value: Any, index: Any) -> Tensor:
     those of a mask take one number of any."""
     if isinstance(value, (bool, int, float, np.generic)):
         dtype = x.dtype
-        return constant(fitting("x[...] = value", value, dtype), dtype.numpy)
+        # A number too large for floats is rounded to infinity here, as in PyTorch.
+        number = value if dtype.is_floating_point else fitting("x[...] = value", value, dtype)
+        return constant(number, dtype.numpy)
     if isinstance(value, np.ndarray):
         value, index = to_tensor(value, op="x[...] = value"), None
     if not isinstance(value, Tensor):
-        given = type(value).__name__
+        given = type_name(value)
         raise ArgumentTypeError(f"x[...] = value: the value must be a tensor or a number, not {given}",
                                 fix=tensor_advice(value))  # fmt: skip
     if index is not None and value.dtype is not x.dtype and not (value.shape.numel() == 1 and _has_mask(index)):

@@ -10,12 +10,13 @@ import numpy as np
 
 from wayfare.api.autocast import follows_autocast
 from wayfare.api.functions._guard import tensor_advice
-from wayfare.api.functions._public import add_method, method, promoted
+from wayfare.api.functions._public import add_method, as_dtype_of, method, promoted
 from wayfare.core.autocast import LOWER, LOWER_ON_CUDA, WIDEST_ON_CUDA
 from wayfare.core.dispatch import apply, apply2
 from wayfare.core.errors import ArgumentTypeError, ShapeError
 from wayfare.core.native import as_op
 from wayfare.core.op import REGISTRY
+from wayfare.core.spec import bool_
 from wayfare.core.tensor import Tensor, to_tensor
 
 __all__ = [
@@ -160,7 +161,10 @@ def _added(input: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
     if alpha != 1:
         product = promoted(_MUL, (product, alpha))
     if beta == 0:
-        return promoted(_ADD, (promoted(REGISTRY["zeros_like"], (input,)), product))
+        nothing = promoted(REGISTRY["zeros_like"], (input,))
+        if input.requires_grad:  # its gradient is zeros, so it is in the graph
+            nothing = apply(REGISTRY["where"], (as_dtype_of(nothing, bool_), input, nothing))
+        return promoted(_ADD, (nothing, product))
     if beta != 1:
         input = promoted(_MUL, (input, beta))
     return promoted(_ADD, (input, product))

@@ -65,9 +65,19 @@ def _sources(op: str, input: Tensor, dim: int, index: Tensor, src: Any) -> tuple
     return x, index, src, dim
 
 
+def _is_nothing(x: Tensor, index: Tensor, src: Tensor, dim: int) -> bool:
+    """Is nothing written, so that the op need not run? It runs for a source that wants its gradient of zeros, if the
+    sizes are those of any other call: an index of no elements may have others."""
+    if index.shape.numel():
+        return False
+    pairs = list(zip(index.shape, x.shape, strict=False))
+    fits = x.ndim == index.ndim and all(i <= n for i, n in pairs[:dim] + pairs[dim + 1:])
+    return not (src.requires_grad and fits)
+
+
 def _scattered(record: str, op: str, input: Tensor, dim: int, index: Tensor, src: Any) -> Tensor:
     x, index, src, dim = _sources(op, input, dim, index, src)
-    if index.shape.numel() == 0:
+    if _is_nothing(x, index, src, dim):
         return apply(_OPS["clone"], (input,))  # type: ignore[no-any-return]
     out = apply(_OPS[record], (x, index, src), {"dim": dim})
     return out if input.ndim else reshaped(out, ())
@@ -115,7 +125,7 @@ def scatter_reduce(
 
 def _reduced(op: str, input: Tensor, dim: int, index: Tensor, src: Any, reduce: str, include_self: bool) -> Tensor:
     x, index, src, dim = _sources(op, input, dim, index, src)
-    if index.shape.numel() == 0:
+    if _is_nothing(x, index, src, dim):
         return apply(_OPS["clone"], (input,))  # type: ignore[no-any-return]
     start = x
     if not include_self:

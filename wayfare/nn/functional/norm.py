@@ -17,7 +17,7 @@ from wayfare.core.dispatch import apply, apply1
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, DTypeError, OperationError, ShapeError
 from wayfare.core.mode import executor
 from wayfare.core.op import REGISTRY
-from wayfare.core.spec import NARROW, float32, float64, limits_of
+from wayfare.core.spec import NARROW, float32, float64, limits_of, promote
 from wayfare.core.tensor import Tensor, on_device_of
 from wayfare.core.write_clock import check_memory, note_write
 
@@ -69,15 +69,17 @@ def layer_norm(
 def rms_norm(
     input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
-    """Divided by the root of the mean square over the last dimensions, then `* weight`."""
+    """Divided by the root of the mean square over the last dimensions, then `* weight`; in the dtype of the input."""
     dim = _check_last("rms_norm", input, normalized_shape)
-    if eps is None:
-        eps = float(limits_of(input.dtype).eps)
+    if eps is None:  # of the dtype that it is computed in
+        eps = float(limits_of(float32 if input.dtype in NARROW else input.dtype).eps)
     if weight is None:
         weight = on_device_of(input, np.ones(tuple(input.shape)[dim[0] :], input.dtype.numpy))
-    if weight.dtype is input.dtype and tuple(weight.shape) == tuple(normalized_shape):
-        return apply(REGISTRY["rms_norm"], (input, weight), {"eps": float(eps)})[0]  # type: ignore[no-any-return]
-    return input * ((input * input).mean(dim, keepdim=True) + eps).rsqrt() * weight
+    wide = promote(input.dtype, weight.dtype)
+    x, weight = as_dtype_of(input, wide), as_dtype_of(weight, wide)
+    if tuple(weight.shape) == tuple(normalized_shape):
+        return as_dtype_of(apply(REGISTRY["rms_norm"], (x, weight), {"eps": float(eps)})[0], input.dtype)
+    return as_dtype_of(x * ((x * x).mean(dim, keepdim=True) + eps).rsqrt() * weight, input.dtype)
 
 
 def _per_channel(input: Tensor, value: Tensor) -> Tensor:

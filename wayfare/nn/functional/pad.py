@@ -51,9 +51,8 @@ def _constant(input: Tensor, pairs: Sequence[tuple[int, int]], value: float) -> 
     for dim, (size, (left, right)) in enumerate(zip(input.shape, amounts, strict=True)):
         if size + left + right < 0 or size < max(0, -left) + max(0, -right):
             raise OperationError(f"pad: {left} and {right} cut too much from dimension {dim} of {input.spec}")
-    number = bool(value) if input.dtype.rank == 0 else float(value)
-    if input.dtype.rank == 1:
-        number = fitting("pad", value, input.dtype)
+    number = bool(value) if input.dtype.rank == 0 else fitting("pad", value, input.dtype)
+    number = float(number) if input.dtype.rank == 2 else number
     return apply(REGISTRY["pad"], (input,), {"amounts": amounts, "value": number})  # type: ignore[no-any-return]
 
 

@@ -107,6 +107,8 @@ def _prod(x: Any, *, dim: Dims, keepdim: bool) -> Any:
 def _prod_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
     shape = tuple(x.shape)
     g = spread(m, g, dim, keepdim, shape)
+    if not shape:  # infinity over itself is no number
+        return g
     if m.works_on_arrays and np.all(x):
         return g * spread(m, y, dim, keepdim, shape) / x
     # The product of all others, from both sides: right where elements are zero, and differentiable there.

@@ -97,6 +97,8 @@ cumsum = define(
 
 
 def _cumprod_vjp(m: Any, g: Any, y: Any, x: Any, *, dim: int, reverse: bool) -> Any:
+    if x.shape[dim] == 1:  # infinity over itself is no number
+        return g
     if m.works_on_arrays and np.all(x):
         return m.cumsum(g * y, dim=dim, reverse=not reverse) / x
     # The product of all before, times the sum over all after of g times the product in between: right at zeros.
