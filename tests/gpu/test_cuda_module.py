@@ -176,6 +176,27 @@ def test_memory_that_another_stream_reads_is_not_used_again(cuda, counts, monkey
     wf.cuda.synchronize()
     assert wf.cuda.memory_allocated() == before
     assert wf.ones(2).record_stream(side) is None, "on the CPU nothing is asked for"
+    with pytest.raises(TypeError, match="record_stream: expected a stream, not str"):
+        wf.ones(2).record_stream("side")
+
+
+def test_batches_are_copied_ahead_in_a_stream_of_their_own(cuda):
+    """The prefetcher of many PyTorch scripts."""
+    side, batches, sums = wf.cuda.Stream(), iter([wf.full((3,), float(i)) for i in range(4)]), []
+
+    def ahead():
+        with wf.cuda.stream(side):
+            batch = next(batches, None)
+            return None if batch is None else batch.pin_memory().cuda(non_blocking=True)
+
+    coming = ahead()
+    while coming is not None:
+        wf.cuda.current_stream().wait_stream(side)
+        batch = coming
+        batch.record_stream(wf.cuda.current_stream())
+        coming = ahead()
+        sums.append(batch.sum().item())
+    assert sums == [0.0, 3.0, 6.0, 9.0]
 
 
 @two

@@ -201,3 +201,13 @@ def test_tensors_without_dimensions_that_a_function_takes_from_outside(cuda):
     here, there = program("cpu"), program("cuda")
     for a, b in zip(here, there, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_gradients_on_several_devices_are_clipped_by_one_norm(cuda):
+    params = [nn.Parameter(wf.full((2,), 3.0, device=device)) for device in ("cuda", "cpu", f"cuda:{cuda.count - 1}")]
+    for p in params:
+        p.grad = wf.full_like(p, 2.0)
+    norm = nn.utils.clip_grad_norm_(params, 1.0)
+    assert norm.item() == pytest.approx(24**0.5) and norm.device == params[0].device
+    for p in params:
+        assert p.grad.device == p.device and p.grad.tolist() == pytest.approx([2 / 24**0.5] * 2)

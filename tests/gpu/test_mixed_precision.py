@@ -81,3 +81,22 @@ def test_gradients_are_scaled(cuda):
         scaler.update()
         assert weight.tolist() == left
     assert scaler.get_scale() == 2.0
+
+
+def test_a_scaled_step_reads_one_number(cuda, counts):
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).cuda()
+    sgd, scaler = wf.optim.SGD(model.parameters(), 0.1), wf.amp.GradScaler("cuda", init_scale=8.0)
+    x = wf.ones(3, 4, device="cuda")
+
+    def step(factor):
+        sgd.zero_grad()
+        scaler.scale((model(x) * factor).sum()).backward()
+        before = counts.to_host
+        scaler.step(sgd)
+        scaler.update()
+        return counts.to_host - before
+
+    counts.reset()
+    assert [step(1.0), step(1.0)] == [1, 1] and scaler.get_scale() == 8.0
+    weights = model[0].weight.tolist()
+    assert step(float("inf")) == 1 and scaler.get_scale() == 4.0 and model[0].weight.tolist() == weights

@@ -14,6 +14,7 @@ from typing import Any
 from wayfare.api.autocast import has_gpu
 from wayfare.api.functions._new import read_number
 from wayfare.api.functions.creation import tensor
+from wayfare.api.functions.join import stack
 from wayfare.autograd.modes import no_grad
 from wayfare.core.callsite import outside_frames
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, MissingEntryError, OperationError
@@ -87,6 +88,7 @@ class GradScaler:
                                  fix="Call it once, before step().")  # fmt: skip
         found = False
         inverse = 1.0 / self._scale
+        finite: dict[Any, list[Tensor]] = {}
         with no_grad():
             for group in optimizer.param_groups:
                 for p in group["params"]:
@@ -97,8 +99,13 @@ class GradScaler:
                                             fix="Keep the parameters in float32, and compute under "
                                             "wf.autocast.")  # fmt: skip
                     p.grad.mul_(inverse)
-                    found = found or not bool(p.grad.isfinite().all())
+                    if p.is_cpu:
+                        found = found or not bool(p.grad.isfinite().all())
+                    else:  # a device is asked once for all
+                        finite.setdefault(p.device, []).append(p.grad.isfinite().all())
                     self._found_inf[id(optimizer)] = found
+            for flags in finite.values():
+                self._found_inf[id(optimizer)] = found = found or not bool(stack(flags).all())
         self._stages[id(optimizer)] = _UNSCALED
 
     def step(self, optimizer: Any, *args: Any, **options: Any) -> Any:

@@ -160,7 +160,15 @@ class Backend:
         """What `constant` made this array of; None for any other array."""
         raise NotImplementedError
 
+    def copied(self, array: Any, order: Any) -> Any:
+        """A copy on the current device."""
+        raise NotImplementedError
+
     # -- running ops
+
+    def explained(self, name: str, error: BaseException) -> Exception | None:
+        """A fault of the device (no memory, no answer) as an error of ours; None for any other error."""
+        raise NotImplementedError
 
     def run(self, op: Any, arrays: Sequence[Any], attrs: dict[str, Any]) -> Any:
         """The forward of a record: an array, or a tuple of them."""
@@ -322,6 +330,11 @@ def forget(type: str) -> None:
         ARRAYS.discard(found.array)
 
 
+def device_fault(name: str, error: BaseException) -> Exception | None:
+    """A fault of a device as an error of ours; None for any other error."""
+    return next((found for b in BACKENDS.values() if (found := b.explained(name, error)) is not None), None)
+
+
 def is_array(value: Any) -> bool:
     """Is it an array of NumPy, or of a device?"""
     return isinstance(value, _ndarray) or value.__class__ in BACKENDS
@@ -366,7 +379,7 @@ def copied(array: Any, order: Any = "K") -> Any:
     if array.__class__ not in BACKENDS:
         return np.array(array, order=order)
     with active_for(array):
-        return array.copy(order)
+        return BACKENDS[array.__class__].copied(array, order)
 
 
 _NOTHING_TO_DO: Final = nullcontext()

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from wayfare.core.device import device_fault
 from wayfare.core.errors import LoopError, OperationError, OutOfMemoryError, WayfareError
 from wayfare.core.format import bytes_text
 from wayfare.core.op import Op
@@ -57,11 +58,21 @@ def memory_error(op: str, error: MemoryError, given: str = "") -> MemoryError:
     """A MemoryError of NumPy or of Python as one of ours; one that is ours already stays as it is."""
     if isinstance(error, WayfareError):
         return error
+    there = device_fault(op, error)
+    if isinstance(there, MemoryError):
+        return there
     shape, dtype = getattr(error, "shape", None), getattr(error, "dtype", None)
     if shape is not None and dtype is not None:
         return no_memory(op, shape, dtype, given)
     what = f" for the result from {given}" if given else ""
     return OutOfMemoryError(f"{op}: not enough memory{what}", fix=_WAY_OUT)
+
+
+def fault_of(op: str, error: Exception) -> Exception:
+    """The error of a machine or a device that lacks memory or has failed, as one of ours; any other error as it is."""
+    if isinstance(error, MemoryError):
+        return memory_error(op, error)
+    return device_fault(op, error) or error
 
 
 def _fallback_error(op: Op, shown: str, error: BaseException) -> WayfareError:

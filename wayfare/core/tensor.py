@@ -387,8 +387,8 @@ class Tensor(TensorMethods):
         if self._edge is not None:
             raise GraphError("deepcopy: only a leaf variable can be copied deeply, this tensor was computed",
                              fix="Use .detach().clone().")  # fmt: skip
-        out = self.__class__.__new__(self.__class__)
-        fill(out, copied(self._array, "C"))
+        array = copied(self._array, "C")
+        out = fill(self.__class__.__new__(self.__class__), array)
         out._requires_grad = self._requires_grad
         grad = None if hasattr(self, "_role") else self.grad  # a copied model begins without gradients
         out._grad = None if grad is None else wrap(copied(grad._array, "C"))

@@ -182,7 +182,7 @@ def record_stream(input: Tensor, stream: Any) -> None:
     """Say that this stream of a GPU reads the tensor, too: its memory is not used again before the stream is done with
     it."""
     if not hasattr(stream, "cuda_stream"):
-        raise ArgumentTypeError(f"record_stream: expected a stream, not {type(stream).__name__}",
+        raise ArgumentTypeError(f"record_stream: expected a stream, not {stream.__class__.__name__}",
                                 fix="Use wf.cuda.Stream() or wf.cuda.current_stream().")  # fmt: skip
     backend = BACKENDS.get(input._array.__class__)
     if backend is not None:

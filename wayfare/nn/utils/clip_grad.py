@@ -14,6 +14,7 @@ from wayfare.api.functions.info import promote_types
 from wayfare.api.functions.join import stack
 from wayfare.api.functions.matrix_norms import vector_norm
 from wayfare.autograd.modes import no_grad
+from wayfare.core.device import BACKENDS
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, OperationError
 from wayfare.core.mode import executor
 from wayfare.core.spec import DType, float32
@@ -88,14 +89,20 @@ def _total(gradients: list[Tensor], order: float, dtype: DType) -> float:
 
 
 def _total_by_ops(gradients: list[Tensor], order: float, dtype: DType) -> Tensor:
-    """The same norm without reading a number, for other executors."""
-    wide = float32 if dtype.itemsize < 4 else dtype
+    """The same norm without reading a number, for other executors and for devices; it is where the first one is."""
+    wide, device = float32 if dtype.itemsize < 4 else dtype, gradients[0].device
     gradients = [gradient.detach().to(wide) for gradient in gradients if gradient.numel()]
     if not gradients:
-        return scalar_tensor(0.0, dtype=dtype)
+        return scalar_tensor(0.0, dtype=dtype, device=device)
     if order == 2:
-        return stack([(gradient * gradient).sum() for gradient in gradients]).sum().sqrt().to(dtype)
-    return vector_norm(stack([vector_norm(gradient, order) for gradient in gradients]), order).to(dtype)
+        squares = [(gradient * gradient).sum().to(device) for gradient in gradients]
+        return stack(squares).sum().sqrt().to(dtype)
+    return vector_norm(stack([vector_norm(gradient, order).to(device) for gradient in gradients]), order).to(dtype)
+
+
+def _reads(tensors: Iterable[Any]) -> bool:
+    """May numbers be read here? Reading them from a device would wait for it, once for each gradient."""
+    return executor().works_on_arrays and not (BACKENDS and any([not t.is_cpu for t in tensors]))
 
 
 def get_total_norm(
@@ -112,7 +119,7 @@ def _total_norm(name: str, gradients: list[Tensor], norm_type: float, error_if_n
     order = _number(name, "norm_type", norm_type)
     dtype = reduce(promote_types, {gradient.dtype for gradient in gradients})
     with no_grad():
-        if executor().works_on_arrays:
+        if _reads(gradients):
             total = scalar_tensor(_total(gradients, order, dtype), dtype=dtype)
         else:
             total = _total_by_ops(gradients, order, dtype)
@@ -137,7 +144,7 @@ def _scale(name: str, gradients: list[Tensor], max_norm: float, total_norm: Tens
         raise ArgumentError(f"{name}: max_norm must be at least 0, it is {max_norm}")
     factor: float | Tensor
     # The small number keeps gradients that are all zero from becoming NaN.
-    if executor().works_on_arrays or not isinstance(total_norm, Tensor):
+    if not isinstance(total_norm, Tensor) or _reads([total_norm]):
         factor = limit / (float(total_norm) + 1e-6)
         if factor >= 1:
             return
@@ -147,7 +154,7 @@ def _scale(name: str, gradients: list[Tensor], max_norm: float, total_norm: Tens
             factor = (limit / (wide + 1e-6)).clamp(max=1.0)
     with no_grad():
         for gradient in gradients:
-            gradient.mul_(factor)
+            gradient.mul_(factor.to(gradient.device) if isinstance(factor, Tensor) else factor)
 
 
 def clip_grad_norm_(

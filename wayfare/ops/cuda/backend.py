@@ -39,7 +39,7 @@ from wayfare.ops.cuda import (  # noqa: F401 - they say how records run there
     windows,
 )
 from wayfare.ops.cuda.exchange import Exchange
-from wayfare.ops.cuda.faults import answering, attempt
+from wayfare.ops.cuda.faults import Faults, answering, attempt
 from wayfare.ops.cuda.forked import refuse_in_children
 from wayfare.ops.cuda.functions import functions_of
 from wayfare.ops.cuda.late_checks import LateChecks
@@ -64,18 +64,23 @@ class CudaOps(ByName):
         backend = self._backend
         forward, array = backend.forward_of(op), backend.array
 
-        def call(*given: Any, **attrs: Any) -> Any:
+        def compute(*given: Any, **attrs: Any) -> Any:
             for one in given:
                 if one.__class__ is not array:
+                    given = tuple([a if a.__class__ is array else backend.operand(a, given) for a in given])
                     break
-            else:
-                return forward(*given, **attrs)
-            return forward(*[a if a.__class__ is array else backend.operand(a, given) for a in given], **attrs)
+            return forward(*given, **attrs)
+
+        def call(*given: Any, **attrs: Any) -> Any:
+            try:
+                return compute(*given, **attrs)
+            except backend.faults:
+                return attempt(backend, lambda: compute(*given, **attrs), op.name)
 
         return call
 
 
-class CudaBackend(RememberedPlans, LateChecks, Exchange, Backend):
+class CudaBackend(RememberedPlans, LateChecks, Exchange, Faults, Backend):
     """CUDA through CuPy."""
 
     type = "cuda"
@@ -93,6 +98,7 @@ class CudaBackend(RememberedPlans, LateChecks, Exchange, Backend):
         self.ops = CudaOps(self)
         self.out_of_memory: Any = self.xp.cuda.memory.OutOfMemoryError
         self.device_errors: Any = (self.xp.cuda.runtime.CUDARuntimeError, self.xp.cuda.driver.CUDADriverError)
+        self.faults: Any = (self.out_of_memory, *self.device_errors)
         self._forwards: dict[Op, Callable[..., Any]] = {}
         self._gradients: dict[Op, Callable[..., Any]] = {}
         self._launchers: dict[int, Launcher] = {}
@@ -394,7 +400,7 @@ class CudaBackend(RememberedPlans, LateChecks, Exchange, Backend):
 
     def update(self, loop: Any, sets: Sequence[Sequence[Any]], numbers: Sequence[float]) -> None:
         """An elementwise loop over many sets of contiguous arrays, in one launch."""
-        update(self.launcher, loop, sets, numbers)
+        attempt(self, lambda: update(self.launcher, loop, sets, numbers), loop.name)
 
     def numbers(self, array: Array) -> Any:
         """A few numbers for one run of a plan."""
@@ -406,11 +412,11 @@ class CudaBackend(RememberedPlans, LateChecks, Exchange, Backend):
 
     def gather_at(self, addresses: Array, out: Any) -> None:
         """out[i] = the row at addresses[i]."""
-        gather_at(self.launcher, addresses, out)
+        attempt(self, lambda: gather_at(self.launcher, addresses, out), "map")
 
     def add_at(self, addresses: Array, values: Any) -> None:
         """The row at addresses[i] += values[i], in order; addresses may repeat."""
-        add_at(self.launcher, addresses, values)
+        attempt(self, lambda: add_at(self.launcher, addresses, values), "map")
 
     def owner_of(self, array: Any) -> int:
         """A number for the block of memory that an array lies in."""

@@ -41,6 +41,23 @@ def answering(b: Any, name: str) -> Iterator[None]:
         raise _lost(b, name, error) from error
 
 
+class Faults:
+    """A part of `CudaBackend`."""
+
+    out_of_memory: Any
+    device_errors: Any
+
+    def explained(self, name: str, error: BaseException) -> Exception | None:
+        """A fault of the device as an error of ours; None for any other error."""
+        if isinstance(error, self.out_of_memory):
+            return _full(self, name, error)
+        return _lost(self, name, error) if isinstance(error, self.device_errors) else None
+
+    def copied(self, array: Any, order: Any) -> Any:
+        """A copy on the current device."""
+        return attempt(self, lambda: array.copy(order), "clone")
+
+
 def _full(b: Any, name: str, error: Any) -> OutOfMemoryError:
     """The error of a device without memory: how much is in use, and who made it."""
     pool = b.xp.get_default_memory_pool()

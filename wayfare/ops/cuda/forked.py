@@ -48,6 +48,9 @@ class Forked:
     def free_read(self) -> None:
         """What waits to be freed waits in the parent."""
 
+    def explained(self, name: str, error: BaseException) -> None:
+        """There are no faults of a device."""
+
     def mark(self) -> None:
         """No work is timed."""
 

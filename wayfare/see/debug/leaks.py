@@ -194,7 +194,7 @@ def snapshot(origins: Origins | None, on: str | None = None) -> Leaks:
     names = Names()
     tensors, nodes, modules = _alive(Tensor, Node, Module)
     if on is not None:
-        tensors = [tensor for tensor in tensors if tensor.device.type == on]
+        tensors = [tensor for tensor in tensors if hasattr(tensor, "_array") and tensor.device.type == on]
     # What a graph holds is reported for the tensor at its end.
     ours = {id(tensors), id(nodes), id(modules), *(id(node.edges) for node in nodes)}
     rows: dict[Any, Row] = {}
