@@ -328,3 +328,15 @@ def test_autocast_for_a_gpu_that_is_not_there_is_off_and_says_so(monkeypatch):
         block = wf.autocast("cuda")
     with block:
         assert not wf.is_autocast_enabled()
+
+
+@pytest.mark.parametrize("dtype", [F32, B])
+def test_linear_algebra_of_several_ops_is_in_float32_too(dtype):
+    matrix = (wf.eye(3) * 2).to(dtype)
+    b, tau = wf.ones(3, 1, dtype=dtype), wf.full((3,), 0.5, dtype=dtype)
+    with wf.autocast("cpu"):
+        made = [
+            wf.logdet(matrix), wf.cholesky_solve(b, matrix), *wf.triangular_solve(b, matrix),
+            wf.ormqr(matrix, tau, b), wf.linalg.householder_product(matrix, tau),
+        ]  # fmt: skip
+    assert [m.dtype for m in made] == [F32] * 6

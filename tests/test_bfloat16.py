@@ -160,3 +160,19 @@ def test_mapped_sequences():
         wf.testing.assert_close(mapped, one, rtol=0.02, atol=0.01)
     wf.stack(wf.map(last, examples)).sum().backward()
     assert cell.weight_ih.grad.dtype is B
+
+
+def test_errors_of_mixed_dtypes_name_both_and_the_fix():
+    narrow, wide, image = wf.ones(1, 2, 4).bfloat16(), wf.ones(1, 2, 4), wf.ones(1, 1, 2, 2)
+    bag, share = wf.tensor([[0, 1]]), wf.ones(1, 2)
+    functional = wf.nn.functional
+    for call in (
+        lambda: functional.scaled_dot_product_attention(narrow, wide, wide),
+        lambda: functional.grid_sample(image.bfloat16(), wf.zeros(1, 1, 1, 2)),
+        lambda: functional.embedding_bag(bag, narrow[0], per_sample_weights=share, mode="sum"),
+        lambda: functional.conv1d(narrow, wf.ones(1, 2, 1).bfloat16(), wf.ones(1)),
+    ):
+        with pytest.raises(RuntimeError, match=r"(?s)(bfloat16.*float32|float32.*bfloat16).*Convert .* \.to\("):
+            call()
+    with pytest.raises(RuntimeError, match=r"prelu: bf16\[.*f32\[.*Convert one with \.to\("):
+        functional.prelu(narrow, wf.ones(2))

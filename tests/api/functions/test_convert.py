@@ -114,3 +114,14 @@ def test_only_the_same_dtype_keeps_the_gradient():
     assert not x.view(wf.int32).requires_grad
     x.view(wf.float32).sum().backward()
     assert x.grad.tolist() == [1, 1]
+
+
+def test_an_expanded_tensor_in_another_dtype_can_be_viewed():
+    """A mask that is expanded and converted: NumPy would put the expanded dimension innermost."""
+    x = wf.arange(6.0).reshape(1, 2, 3).expand(4, 2, 3)
+    for made in (x.bfloat16(), x.half(), x.double(), x.int(), x.to(wf.bool), x.bfloat16() + x, x.roll(1, 0)):
+        assert made.is_contiguous() and made.view(-1).shape == (24,)
+    assert x.transpose(1, 2)[0].bfloat16().stride() == (1, 3)  # one that fills its memory keeps its order
+    compiled = wf.compile(lambda x: x.expand(4, 2, 3).bfloat16().view(-1) * 2)
+    for _ in range(3):
+        assert compiled(x[:1]).shape == (24,)

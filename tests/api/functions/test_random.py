@@ -236,3 +236,10 @@ def test_filling_draws_rewrite_history():
 def test_errors_are_sentences(call, error, sentence):
     with pytest.raises(error, match=sentence):
         call()
+
+
+def test_normal_draws_have_the_dtype_of_their_means():
+    for mean in (wf.float32, wf.bfloat16, wf.float16, wf.float64):
+        for std in (wf.float32, wf.bfloat16, wf.float64):
+            assert wf.normal(wf.zeros(2, dtype=mean), wf.ones(2, dtype=std)).dtype is mean
+            assert wf.normal(0.0, wf.ones(2, dtype=std)).dtype is std

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from wayfare.api.autocast import follows_autocast
 from wayfare.api.functions._along import check_tensor, check_tensors
 from wayfare.api.functions._linalg import (
     constant_like,
@@ -18,6 +19,7 @@ from wayfare.api.functions._linalg import (
 )
 from wayfare.api.functions._linalg import upper as upper_triangle
 from wayfare.api.functions.matmul import matmul
+from wayfare.core.autocast import FLOAT32_ON_CPU
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, LinAlgError, OperationError, ShapeError
 from wayfare.core.tensor import Tensor
 
@@ -217,6 +219,7 @@ def reflect(A: Tensor, tau: Tensor, onto: Tensor, *, last_first: bool) -> Tensor
     return onto
 
 
+@follows_autocast(FLOAT32_ON_CPU)
 def householder_product(A: Tensor, tau: Tensor) -> Tensor:
     """The first columns of the product of the Householder reflections that `geqrf` gives."""
     check_tensors("householder_product", A, tau)

@@ -86,6 +86,7 @@ def slogdet(input: Tensor) -> SignAndLog:
 
 
 @method
+@follows_autocast(FLOAT32_ON_CPU)
 def logdet(input: Tensor) -> Tensor:
     """The logarithm of the determinant: -inf if it is 0, nan if it is negative."""
     sign, logarithm = run("slogdet", input)
@@ -141,6 +142,7 @@ def _triangle(L: Tensor, upper: bool) -> Tensor:
 
 
 @method
+@follows_autocast(FLOAT32_ON_CPU)
 def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:
     """The X with `A @ X = B`, given the Cholesky factor of A."""
     for given in (B, L):
@@ -152,6 +154,7 @@ def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:
 
 
 @method
+@follows_autocast(FLOAT32_ON_CPU)
 def triangular_solve(
     b: Tensor, A: Tensor, upper: bool = True, transpose: bool = False, unitriangular: bool = False
 ) -> SolutionAndMatrix:
@@ -189,6 +192,7 @@ def geqrf(input: Tensor) -> PackedQR:
 
 
 @method
+@follows_autocast(FLOAT32_ON_CPU)
 def ormqr(input: Tensor, tau: Tensor, other: Tensor, left: bool = True, transpose: bool = False) -> Tensor:
     """`Q @ other` for the Q that `geqrf` packed; `transpose` takes `Q.mT`, `left=False` multiplies from the right."""
     check_tensor("ormqr", input)

@@ -187,7 +187,8 @@ def normal(
     if isinstance(mean, Tensor) and isinstance(std, Tensor) and mean.shape != std.shape and mean.ndim and std.ndim:
         _check_broadcast(mean, std)
     pair = (as_dtype_of(mean, kind), as_dtype_of(std, kind))
-    return apply(_OPS["random_normal_around"], pair, {"key": key_for(generator)})  # type: ignore[no-any-return]
+    out = apply(_OPS["random_normal_around"], pair, {"key": key_for(generator)})
+    return as_dtype_of(out, mean.dtype) if isinstance(mean, Tensor) and mean.dtype.is_floating_point else out
 
 
 def _check_broadcast(mean: Tensor, std: Tensor) -> None:

@@ -161,7 +161,7 @@ def _bin_counts(values: Array, bins: int, low: float, high: float, weight: Array
 
 @method
 def histogram(
-    input: Tensor, bins: Any, *, range: Sequence[float] | None = None, weight: Tensor | None = None,
+    input: Tensor, bins: Any = 100, *, range: Sequence[float] | None = None, weight: Tensor | None = None,
     density: bool = False,
 ) -> Histogram:  # fmt: skip
     """A histogram in `bins` equal bins over `range`, or between the edges that a tensor `bins` gives."""

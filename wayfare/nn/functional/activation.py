@@ -104,7 +104,8 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     elif weight.ndim:
         weight = weight.reshape(())
     if input.dtype is not weight.dtype or not input.dtype.is_floating_point:
-        raise DTypeError(f"prelu: {input.spec} and its weight {weight.spec} must be of one floating-point dtype")
+        raise DTypeError(f"prelu: {input.spec} and its weight {weight.spec} must be of one floating-point dtype",
+                         fix="Convert one with .to(...) of the other's dtype.")  # fmt: skip
     return apply(_OPS["prelu"], (input, weight))  # type: ignore[no-any-return]
 
 

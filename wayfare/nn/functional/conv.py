@@ -78,7 +78,8 @@ def _with_bias(op: str, out: Tensor, bias: Tensor | None, rank: int) -> Tensor:
     if bias.dtype is not out.dtype and current().autocast is not None:
         bias = bias.to(out.dtype)
     if bias.dtype is not out.dtype:
-        raise DTypeError(f"{op}: the bias must have the dtype of the input, {out.dtype}, not {bias.dtype}")
+        raise DTypeError(f"{op}: the bias must have the dtype of the input, {out.dtype}, not {bias.dtype}",
+                         fix=f"Convert it with .to(wf.{out.dtype.name}).")  # fmt: skip
     return out + apply(_OPS["reshape"], (bias,), {"shape": (-1,) + (1,) * rank})  # type: ignore[no-any-return]
 
 

@@ -54,7 +54,8 @@ def _check(input: Tensor, grid: Tensor, mode: str, padding_mode: str) -> None:
         raise ShapeError(f"grid_sample: an input {input.spec} and a grid {grid.spec} do not fit",
                          fix="They must be (N, C, *sizes) and (N, *counts, number of sizes).")  # fmt: skip
     if input.dtype is not grid.dtype:
-        raise DTypeError(f"grid_sample: input and grid must have one dtype, not {input.dtype} and {grid.dtype}")
+        raise DTypeError(f"grid_sample: input and grid must have one dtype, not {input.dtype} and {grid.dtype}",
+                         fix=f"Convert the grid with .to(wf.{input.dtype.name}).")  # fmt: skip
     if mode == "bicubic" and rank != 2:
         raise OperationError("grid_sample: 'bicubic' is for images of two dimensions")
     if 0 in input.shape[2:]:

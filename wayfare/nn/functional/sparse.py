@@ -221,7 +221,7 @@ def _check_weights(index: Tensor, weight: Tensor, per_sample_weights: Tensor, mo
                             "differ in shape")  # fmt: skip
     if per_sample_weights.dtype is not weight.dtype:
         raise DTypeError(f"embedding_bag: per_sample_weights of {per_sample_weights.dtype} do not fit a table of "
-                         f"{weight.dtype}")  # fmt: skip
+                         f"{weight.dtype}", fix=f"Convert them with .to(wf.{weight.dtype.name}).")  # fmt: skip
 
 
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:

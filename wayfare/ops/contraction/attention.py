@@ -128,7 +128,9 @@ def _attention(
 
 def _check(op: str, mask: Spec, scores: tuple[int, ...], dtype: Any, *rest: Any) -> None:
     if not dtype.is_floating_point or any(other is not dtype for other in rest):
-        raise DTypeError(f"{op}: queries, keys and values must be of one floating-point dtype")
+        given = ", ".join(str(other) for other in (dtype, *rest))
+        raise DTypeError(f"{op}: queries, keys and values must be of one floating-point dtype, not {given}",
+                         fix="Convert them with .to(...) of one of them.")  # fmt: skip
     if broadcast(op, mask.shape, scores) != scores:
         raise ShapeError(f"{op}: a mask of {mask} does not fit scores of shape {list(scores)}")
 

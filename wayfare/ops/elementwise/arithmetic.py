@@ -12,11 +12,12 @@ import numpy as np
 
 from wayfare.core.autocast import FLOAT32_ON_CUDA
 from wayfare.core.flops import nothing
+from wayfare.core.numpy_math import Array
 from wayfare.core.op import Rule, Sample
 from wayfare.core.select import bounded
 from wayfare.core.select import gate as _gate
 from wayfare.core.signature import DTYPE, NUMBER, NUMBER_OR_NONE, takes
-from wayfare.core.spec import NARROW_CHARS, Spec, float64, int32
+from wayfare.core.spec import NARROW_CHARS, DType, Spec, float64, int32
 from wayfare.ops import _loop
 from wayfare.ops._define import NEVER, UFUNC, define, elementwise, in_front
 from wayfare.ops.elementwise import onnx_arithmetic as rules
@@ -286,11 +287,16 @@ _logical("logical_xor", onnx=rules.truth("Xor"), arity=2, reference=lambda a, b:
 _logical("logical_not", onnx=rules.truth("Not"), reference=lambda a: not a)
 
 
+def _cast(x: Array, *, dtype: DType) -> Array:
+    # An expanded array has no layout of its own to keep; NumPy would put the expanded dimension innermost.
+    return x.astype(dtype.numpy, order="C" if 0 in x.strides else "K")
+
+
 cast = define(
     "cast", signature=takes(1, mixed=True, dtype=DTYPE), onnx=rules.cast, expression=_loop.cast,
     family="elementwise",
     work=nothing,
-    forward=lambda x, *, dtype: x.astype(dtype.numpy),
+    forward=_cast,
     as_is=True,
     infer=lambda x, *, dtype: Spec(x.shape, dtype),
     vjp=(lambda m, g, _y, x_spec, *, dtype: m.cast(g, dtype=x_spec.dtype),),

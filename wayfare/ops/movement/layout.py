@@ -156,7 +156,7 @@ roll = movement(
     "roll",
     attrs={"shifts": INTS, "dims": DIMS},
     onnx=rules.roll,
-    forward=lambda x, *, shifts, dims: np.roll(x, shifts, dims),
+    forward=lambda x, *, shifts, dims: np.roll(x if x.flags.c_contiguous else x.copy(order="C"), shifts, dims),
     shape=lambda x, *, shifts, dims: x,
     vjp=lambda m, g, _y, _x, *, shifts, dims: m.roll(g, shifts=tuple(-s for s in shifts), dims=dims),
     reference=_roll_reference,

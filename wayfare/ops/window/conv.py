@@ -176,7 +176,8 @@ def _conv_infer(
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ShapeError(f"{op}: the bias {bias} must have one number for each of {weight.shape[0]} channels")
     if bias is not None and bias.dtype is not x.dtype:
-        raise DTypeError(f"{op}: the bias must have the dtype of the input, {x.dtype}, not {bias.dtype}")
+        raise DTypeError(f"{op}: the bias must have the dtype of the input, {x.dtype}, not {bias.dtype}",
+                         fix=f"Convert it with .to(wf.{x.dtype.name}).")  # fmt: skip
     return Spec((x.shape[0], weight.shape[0], *counts), x.dtype)
 
 
