@@ -9,7 +9,9 @@ import wayfare as wf
 from tests.batch.checks import equal, vectors, weight
 from wayfare import nn
 from wayfare.batch import session as sessions
+from wayfare.compiler.captures.guards import Guards
 from wayfare.compiler.function import Compiled
+from wayfare.core.native import NATIVE
 
 WEIGHT, SCALE = weight(3, 3), 2.0
 
@@ -308,6 +310,21 @@ def test_owners_of_every_kind(join):
     with wf.batching():
         made = [join(x * 1) for x in xs]
     equal(made, [(x * 2.0).sin() + 1 for x in xs])
+
+
+def test_guards_of_equal_calls_are_asked_natively(monkeypatch):
+    asked = []
+    ask = Guards.__call__
+    monkeypatch.setattr(Guards, "__call__", lambda self: asked.append(1) or ask(self))
+    found = {}
+    for count in (5, 50):
+        xs = vectors(count, grad=False)
+        wf.map(lambda x: mix(x * 2, x), xs, batch=True)
+        asked.clear()
+        wf.map(lambda x: mix(x * 2, x), xs, batch=True)
+        found[count] = len(asked)
+    assert counts()["mix"] == 50
+    assert found[50] - found[5] == (45 if NATIVE is None else 0)
 
 
 # -- guards, errors and gradients --------------------------------------------------------------------------------------

@@ -36,4 +36,4 @@ def opaque_guard(function: Any) -> Callable[[], bool] | None:
     seen = reach(function)
     if seen.unguardable is not None or any([facts(code).identity for code in seen.codes]):
         return None
-    return Guards(seen).still
+    return Guards(seen)

@@ -16,7 +16,7 @@ from typing import Any
 from wayfare.batch.analysis.known_pure import is_stdlib_code
 from wayfare.batch.analysis.purity import is_library_code, only_computes
 from wayfare.batch.record.function_copy import copied_code, copy_of
-from wayfare.batch.record.module_call import UsersCode
+from wayfare.batch.record.module_call import UsersCode, declared_form
 from wayfare.compiler.captures.reach import can_be_weak
 from wayfare.compiler.function import Compiled
 from wayfare.compiler.module import CompiledModule
@@ -158,7 +158,12 @@ def _choose(session: Any, called: Any, may_be_opaque: bool) -> Any:
             found = copy if owner is None else types.MethodType(copy, owner)
         may_own = owner is None or isinstance(owner, Module) or (plain is not called and _is_one_of_its_own(owner))
         if may_be_opaque and known.is_users and may_own and known.may_try(plain if owner is None else owner):
-            found = _opaque_if_possible(session, called, found, function, owner)
+            if owner is None:
+                found = _attempt(session, called, found, function, _run, _OF_FUNCTION)
+            else:
+                found = _attempt(session, called, found, owner, function, FunctionInfo(function))
+        elif may_be_opaque and owner is not None and (declared := declared_form(function)) is not None:
+            found = _attempt(session, called, found, owner, *declared)
     if may_be_opaque:
         if len(session.callees) >= _MOST_CALLEES:
             session.callees.clear()
@@ -172,21 +177,15 @@ def _is_one_of_its_own(owner: Any) -> bool:
     return can_be_weak(owner) and cls.__hash__ is object.__hash__
 
 
-def _opaque_if_possible(session: Any, called: Any, copy: Any, function: types.FunctionType, owner: Any) -> Any:
+def _attempt(session: Any, called: Any, copy: Any, owner: Any, function: Any, info: Any) -> Any:
     """A function that makes an opaque call of its arguments, or calls the copy."""
-    if owner is None:
-        of_call: tuple[Any, Any] = (function, _run)
-        info = _OF_FUNCTION
-    else:
-        of_call = (owner, function)
-        info = FunctionInfo(function)
     misses = [0]
 
     def call(*args: Any, **options: Any) -> Any:
         mode: Any = STATE.mode
         if mode is None or mode.executor is not session:
             return called(*args, **options)  # the session has ended since
-        made = session.opaque_call(*of_call, args, options, info)
+        made = session.opaque_call(owner, function, args, options, info)
         if made is not NotImplemented:
             misses[0] = 0
             return made
@@ -195,4 +194,4 @@ def _opaque_if_possible(session: Any, called: Any, copy: Any, function: types.Fu
             session.callees[called] = copy
         return copy(*args, **options)
 
-    return in_front_of_calls(call, "function", (id(of_call[0]), of_call[1]), session, misses)
+    return in_front_of_calls(call, "function", (id(owner), function), session, misses)
