@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from typing import Any
 from weakref import ref
@@ -10,7 +11,7 @@ import numpy as np
 
 from wayfare.batch.analysis.exception_scopes import in_try
 from wayfare.batch.record.call import Array, Row, lazy_view, row_of_array
-from wayfare.batch.record.function_call import as_copy
+from wayfare.batch.record.function_call import as_copy, chosen_in
 from wayfare.batch.record.inplace import write
 from wayfare.batch.record.layout import probe_array
 from wayfare.batch.record.module_call import MODULE_INFO, opaque_form_of
@@ -28,6 +29,7 @@ from wayfare.batch.record.signature import (
 from wayfare.batch.record.views import PickedView, contiguous_view
 from wayfare.batch.run.pending_calls import PendingCalls
 from wayfare.batch.run.runners import run_op, run_random, run_selected
+from wayfare.compiler.captures.reach import can_be_weak
 from wayfare.core.callsite import user_frame
 from wayfare.core.dispatch import apply, apply1
 from wayfare.core.mode import STATE, Mode, set_mode
@@ -163,7 +165,7 @@ class Session(PendingCalls):
     def opaque_call(
         self, owner: Any, function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any], info: OpaqueInfo
     ) -> Any:
-        """Record a cell or a compiled function as one opaque call; NotImplemented if its ops must be recorded."""
+        """Record a cell or a function as one opaque call; NotImplemented if its ops must be recorded."""
         if self.hub.in_order:
             return NotImplemented
         mode = STATE.mode
@@ -201,6 +203,14 @@ class Session(PendingCalls):
         made = self.record(signature, rows, None, depth + 1)
         opaque = signature.target
         return made[0] if opaque.result is TENSOR else rebuild(opaque.result, iter(made), iter(()))
+
+    def compiled_call(
+        self, compiled: Any, function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
+    ) -> Any:
+        """A call of a compiled function that no copy made: like one of a plain function or method in a copy."""
+        if compiled._is_method and args and can_be_weak(args[0]):
+            return chosen_in(self, types.MethodType(compiled, args[0]))(*args[1:], **options)
+        return chosen_in(self, compiled)(*args, **options)
 
     def module_call(self, module: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Record a call of a module as one opaque call if its `forward` only computes; else NotImplemented."""

@@ -20,7 +20,7 @@ from wayfare.compiler.costs import Budget, perf_counter
 from wayfare.compiler.explain import Explanation, explain
 from wayfare.compiler.fallback import Fallback, Plain
 from wayfare.compiler.finish import Dropped, Retry, finish_recording
-from wayfare.compiler.opaque_call import OpaqueCall
+from wayfare.compiler.opaque_call import Elsewhere
 from wayfare.compiler.record.call_audit import CallAudit
 from wayfare.compiler.record.effects import Assigned, Variable
 from wayfare.compiler.record.recorder import GiveUp, Recorder
@@ -51,7 +51,7 @@ _WAIT = 16
 _BURSTS, _BURST = (4, 64, 1024), 6
 
 
-class Compiled(OpaqueCall):
+class Compiled(Elsewhere):
     """A compiled function. Made by `wf.compile`."""
 
     def __init__(self, function: Callable[..., Any], *, check: bool | None = None, fullgraph: bool = False) -> None:

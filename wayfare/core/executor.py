@@ -181,6 +181,12 @@ class Executor:
         """The same for a module, if its forward only computes."""
         return NotImplemented
 
+    def compiled_call(
+        self, compiled: Any, function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
+    ) -> Any:
+        """A call of a compiled function, which is not replayed here: `function` is the plain one."""
+        return function(*args, **options)
+
     def custom(self, function: Any, args: tuple[Any, ...], run: Callable[[Any, tuple[Any, ...]], Any]) -> Any:
         """A custom autograd Function; `run(function, args)` runs it on ordinary tensors."""
         return run(function, args)

@@ -136,11 +136,13 @@ static PyObject *function_call(Front *front, PyObject *const *args, size_t flags
     return PyObject_Vectorcall(front->general, args, flags, names);
 }
 
-/* record.function_call.chosen(called) */
+/* record.function_call.chosen(called): in a Front, `op` has the classes of what is looked at before it is called. */
 static PyObject *chosen_call(Front *front, PyObject *const *args, size_t flags, PyObject *names) {
     if (names == NULL && PyVectorcall_NARGS(flags) == 1) {
         PyObject *called = args[0], *mode = NULL, *found = NULL;
-        if (Py_TYPE(called) != &PyFunction_Type && Py_TYPE(called) != &PyMethod_Type) return Py_NewRef(called);
+        Py_ssize_t i = 0, n = PyTuple_GET_SIZE(front->op);
+        while (i < n && (PyObject *)Py_TYPE(called) != PyTuple_GET_ITEM(front->op, i)) i++;
+        if (i == n) return Py_NewRef(called);
         PyObject *session = SessionType == NULL || PySet_GET_SIZE(UNUSUAL) == 0 ? NULL : session_of(&mode);
         if (session != NULL) {
             PyObject *callees = AT(session, SESSION.callees);
@@ -232,6 +234,7 @@ static PyObject *call_front_new(PyTypeObject *type, PyObject *args, PyObject *op
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         if (strcmp(all[i].name, what) != 0) continue;
         if (i == 2 && !(PyList_CheckExact(misses) && PyList_GET_SIZE(misses) == 1)) break;
+        if (i == 3 && !PyTuple_CheckExact(op)) break;
         Front *front = (Front *)new_front(type, general);
         if (front == NULL) return NULL;
         front->op = Py_NewRef(op);

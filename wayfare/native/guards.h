@@ -41,13 +41,18 @@ static inline int test_holds(Test *test) {
     return found == test->value;
 }
 
-/* tests(): whether all hold; an error if something is gone that a test looks at. */
+/* Do all hold? -1: an error, as if something is gone that a test looks at. */
+static int all_hold(Tests *self) {
+    int all = 1;
+    for (Py_ssize_t i = 0; i < self->count && all > 0; i++) all = test_holds(&self->tests[i]);
+    return all;
+}
+
+/* tests() */
 static PyObject *tests_call(Tests *self, PyObject *const *args, size_t flags, PyObject *names) {
     if (names != NULL || PyVectorcall_NARGS(flags) != 0) { PyErr_SetString(PyExc_TypeError, "tests()"); return NULL; }
-    int all = 1;
-    for (Py_ssize_t i = 0; i < self->count && all; i++)
-        if ((all = test_holds(&self->tests[i])) < 0) return NULL;
-    return PyBool_FromLong(all);
+    int all = all_hold(self);
+    return all < 0 ? NULL : PyBool_FromLong(all);
 }
 
 /* GuardTests(tests): a tuple of (kind, holder, key, value). */

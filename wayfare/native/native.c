@@ -178,13 +178,13 @@ static inline PyObject *new_array(PyArray_Descr *descr, int ndim, npy_intp const
 #include "views.h"
 #include "backward.h"
 #include "objects.h"
+#include "guards.h"
 #include "record.h"
 #include "lazy.h"
 #include "calls.h"
 #include "loops.h"
 #include "rows.h"
 #include "row_commands.h"
-#include "guards.h"
 
 static int slots_of_classes(void) {
 #define SLOT(table, type, field, name) if ((table.field = slot_of(type, name)) < 0) return -1

@@ -27,7 +27,7 @@ typedef struct {
     PyObject *signature, *outs, *bytes;
     char carries[MOST_OUTS], needs_grad, n_outs, single, checks;
     /* of a fast path: for each argument the length of a tuple (-1: a constant, -2: one tensor), for each row what it is */
-    PyObject *owner, *holds, *fits, *below, *expected, *constants, *held_at;
+    PyObject *owner, *holds, *tests, *fits, *below, *expected, *constants, *held_at;
     signed char structure[MOST_ROWS], rows[MOST_ROWS];
     int n_args, n_rows, by_epoch;
 } Recorder;
@@ -239,10 +239,12 @@ static PyObject *by_one_fast_path(Recorder *r, PyObject *session, PyObject *cons
         }
         PyTuple_SET_ITEM(rows, i, row);
     }
-    /* A guard that looks at modules only still holds if no module has changed since it did. */
-    PyObject *epoch = r->by_epoch ? PyList_GET_ITEM(EPOCH, 0) : NULL;
+    /* What a guard looks at in modules still holds if no module has changed since it did; `tests` are about all else. */
+    PyObject *epoch = r->by_epoch || r->tests != Py_None ? PyList_GET_ITEM(EPOCH, 0) : NULL;
     int still = epoch != NULL && epoch == r->held_at;
-    if (!still) {
+    if (still && r->tests != Py_None) still = all_hold((Tests *)r->tests);
+    if (still < 1) {
+        if (still < 0) PyErr_Clear();
         Py_XINCREF(epoch);
         PyObject *holds = PyObject_CallNoArgs(r->holds);
         still = holds == NULL ? -1 : PyObject_IsTrue(holds);
@@ -281,15 +283,15 @@ static PyObject *fast_path_call(Recorder *r, PyObject *const *given, size_t flag
 
 /* Recorder(signature, outs, carries, bytes, needs_grad) and
    FastPath(signature, outs, carries, bytes, needs_grad, owner, holds, fits, expected, structure, rows, single, checks, by_epoch,
-            constants, below), where constants are None, a whole number or a string for each argument (None for tensors); `below` is the name of an
-   attribute of the owner, if integers that are less than that fit, or None */
+            constants, below, tests), where constants are None, a whole number or a string for each argument (None for tensors); `below` is the name of an
+   attribute of the owner, if integers that are less than that fit, or None; `tests` are GuardTests or None */
 static PyObject *recorder_new(PyTypeObject *type, PyObject *args, PyObject *options) {
     PyObject *signature, *outs, *carries, *bytes, *owner = NULL, *holds = NULL, *fits = NULL, *expected = NULL;
-    PyObject *structure = NULL, *rows = NULL, *constants = NULL, *below = NULL;
+    PyObject *structure = NULL, *rows = NULL, *constants = NULL, *below = NULL, *tests = NULL;
     int needs_grad, single = 0, checks = 0, by_epoch = 0;
-    if (!PyArg_ParseTuple(args, "OO!O!Oi|OOOO!O!O!pppO!O", &signature, &PyTuple_Type, &outs, &PyTuple_Type, &carries, &bytes,
+    if (!PyArg_ParseTuple(args, "OO!O!Oi|OOOO!O!O!pppO!OO", &signature, &PyTuple_Type, &outs, &PyTuple_Type, &carries, &bytes,
                           &needs_grad, &owner, &holds, &fits, &PyTuple_Type, &expected, &PyTuple_Type, &structure,
-                          &PyTuple_Type, &rows, &single, &checks, &by_epoch, &PyTuple_Type, &constants, &below)) return NULL;
+                          &PyTuple_Type, &rows, &single, &checks, &by_epoch, &PyTuple_Type, &constants, &below, &tests)) return NULL;
     Recorder *r = (Recorder *)type->tp_alloc(type, 0);
     if (r == NULL) return NULL;
     r->signature = Py_NewRef(signature);
@@ -302,13 +304,14 @@ static PyObject *recorder_new(PyTypeObject *type, PyObject *args, PyObject *opti
     r->by_epoch = by_epoch;
     r->owner = Py_XNewRef(owner);
     r->holds = Py_XNewRef(holds);
+    r->tests = Py_XNewRef(tests);
     r->fits = Py_XNewRef(fits);
     r->below = Py_XNewRef(below);
     r->expected = Py_XNewRef(expected);
     r->constants = Py_XNewRef(constants);
     r->call = (vectorcallfunc)(structure == NULL ? recorder_call : fast_path_call);
     if (PyTuple_GET_SIZE(outs) > MOST_OUTS || PyTuple_GET_SIZE(carries) != PyTuple_GET_SIZE(outs)
-        || (structure != NULL && (below == NULL || PyTuple_GET_SIZE(structure) > MOST_ROWS || PyTuple_GET_SIZE(rows) > MOST_ROWS
+        || (structure != NULL && (tests == NULL || (tests != Py_None && Py_TYPE(tests) != TestsType) || PyTuple_GET_SIZE(structure) > MOST_ROWS || PyTuple_GET_SIZE(rows) > MOST_ROWS
                                   || PyTuple_GET_SIZE(expected) != PyTuple_GET_SIZE(rows) || constants == NULL
                                   || PyTuple_GET_SIZE(constants) != PyTuple_GET_SIZE(structure)))) {
         PyErr_SetString(PyExc_ValueError, "more results or rows than a native recorder has room for");
@@ -326,11 +329,11 @@ static PyObject *recorder_new(PyTypeObject *type, PyObject *args, PyObject *opti
 }
 static int recorder_traverse(Recorder *r, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(r));
-    Py_VISIT(r->signature); Py_VISIT(r->outs); Py_VISIT(r->owner); Py_VISIT(r->holds); Py_VISIT(r->fits); Py_VISIT(r->expected);
+    Py_VISIT(r->signature); Py_VISIT(r->outs); Py_VISIT(r->owner); Py_VISIT(r->holds); Py_VISIT(r->tests); Py_VISIT(r->fits); Py_VISIT(r->expected);
     return 0;
 }
 static int recorder_clear(Recorder *r) {
-    Py_CLEAR(r->signature); Py_CLEAR(r->outs); Py_CLEAR(r->bytes); Py_CLEAR(r->owner); Py_CLEAR(r->holds); Py_CLEAR(r->fits); Py_CLEAR(r->below);
+    Py_CLEAR(r->signature); Py_CLEAR(r->outs); Py_CLEAR(r->bytes); Py_CLEAR(r->owner); Py_CLEAR(r->holds); Py_CLEAR(r->tests); Py_CLEAR(r->fits); Py_CLEAR(r->below);
     Py_CLEAR(r->expected); Py_CLEAR(r->constants); Py_CLEAR(r->held_at);
     return 0;
 }

@@ -3,27 +3,32 @@
 
 /* -- the order of rows ---------------------------------------------------------------------------------------------- */
 
-typedef struct { Py_ssize_t depth, place; PyObject *call; } Ranked;
+typedef struct { Py_ssize_t depth; PyObject *call; } Ranked;
+enum { DIGIT_BITS = 11, DIGITS = 1 << DIGIT_BITS };
 
-static int before_other(const void *a, const void *b) {
-    const Ranked *one = a, *other = b;
-    if (one->depth != other->depth) return one->depth < other->depth ? -1 : 1;
-    return one->place < other->place ? -1 : one->place > other->place;
-}
-
+/* Sort a group, and leave equal ones in their order. Digit by digit: depths are whole numbers from a small range. */
 static int sort_by_depth(PyObject *group) {
-    Py_ssize_t n = PyList_GET_SIZE(group), sorted = 1;
-    Ranked *all = PyMem_Malloc(n * sizeof(Ranked));
+    Py_ssize_t n = PyList_GET_SIZE(group), least = PY_SSIZE_T_MAX, most = PY_SSIZE_T_MIN, sorted = 1;
+    Ranked *all = PyMem_Malloc(2 * n * sizeof(Ranked)), *from = all, *to = all + n;
     if (all == NULL) { PyErr_NoMemory(); return -1; }
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *call = PyList_GET_ITEM(group, i);
-        all[i] = (Ranked){PyLong_AsSsize_t(AT(call, C.depth)), i, call};
-        if (i > 0 && all[i].depth < all[i - 1].depth) sorted = 0;
+        all[i] = (Ranked){PyLong_AsSsize_t(AT(call, C.depth)), call};
+        if (all[i].depth < least) least = all[i].depth;
+        if (all[i].depth < most) sorted = 0;
+        else most = all[i].depth;
     }
-    if (!sorted) {
-        qsort(all, n, sizeof(Ranked), before_other);
-        for (Py_ssize_t i = 0; i < n; i++) PyList_SET_ITEM(group, i, all[i].call);  /* the same references, moved */
+    size_t range = (size_t)most - (size_t)least;
+    for (int shift = 0; !sorted && shift < 64 && range >> shift != 0; shift += DIGIT_BITS) {
+        Py_ssize_t counts[DIGITS] = {0}, before = 0;
+        for (Py_ssize_t i = 0; i < n; i++) counts[((size_t)from[i].depth - (size_t)least) >> shift & (DIGITS - 1)]++;
+        for (int d = 0; d < DIGITS; d++) { Py_ssize_t count = counts[d]; counts[d] = before; before += count; }
+        for (Py_ssize_t i = 0; i < n; i++) to[counts[((size_t)from[i].depth - (size_t)least) >> shift & (DIGITS - 1)]++] = from[i];
+        Ranked *swapped = from;
+        from = to;
+        to = swapped;
     }
+    for (Py_ssize_t i = 0; !sorted && i < n; i++) PyList_SET_ITEM(group, i, from[i].call);  /* the same references, moved */
     PyMem_Free(all);
     return PyErr_Occurred() ? -1 : 0;
 }

@@ -36,7 +36,7 @@ State = tuple[Tensor, Tensor]
 
 @fused
 def _leaf_gates(x: Tensor) -> State:
-    i, o, u, _ = x.chunk(4, -1)  # there is nothing to forget
+    i, o, u = x.chunk(3, -1)
     c = i.sigmoid() * u.tanh()
     return o.sigmoid() * c.tanh(), c
 
@@ -91,6 +91,12 @@ class _TreeCell(Module):
         """Sizes, and whether there is no bias."""
         return f"{self.input_size}, {self.hidden_size}" + (", bias=False" if self.bias is None else "")
 
+    def _leaf(self, x: Tensor) -> State:
+        """The state of a leaf, which has nothing to forget."""
+        gates = 3 * self.hidden_size
+        bias = None if self.bias is None else self.bias[:gates]
+        return _leaf_gates(linear(x, self.weight_ih[:gates], bias))  # type: ignore[no-any-return]
+
     def _check_input(self, x: Any) -> None:
         name = type(self).__name__
         if not isinstance(x, Tensor):
@@ -141,8 +147,7 @@ class BinaryTreeLSTMCell(_TreeCell):
     def leaf(self, x: Tensor) -> State:
         """The state of a leaf with the input x."""
         self._check_input(x)
-        bias = None if self.bias is None else self.bias[: 4 * self.hidden_size]
-        return _leaf_gates(linear(x, self.weight_ih, bias))  # type: ignore[no-any-return]
+        return self._leaf(x)
 
     @one_call
     def forward(self, left: State, right: State, x: Tensor | None = None) -> State:
@@ -185,9 +190,9 @@ class ChildSumTreeLSTMCell(_TreeCell):
             given = "one state" if listed else type(children).__name__
             raise ArgumentTypeError(f"{type(self).__name__}: children must be a list of states (h, c), not {given}",
                                     fix="For one child write cell(x, [child]).")  # fmt: skip
-        of_x = linear(x, self.weight_ih, self.bias)
         if not children:
-            return _leaf_gates(of_x)  # type: ignore[no-any-return]
+            return self._leaf(x)
+        of_x = linear(x, self.weight_ih, self.bias)
         batch = tuple(x.shape[:-1])
         for number, child in enumerate(children):
             self._checked_state(child, f"child {number}", batch)

@@ -16,6 +16,7 @@ import operator
 import types
 from typing import Any
 
+from wayfare.compiler.function import Compiled
 from wayfare.core.callsite import is_debugged
 from wayfare.core.spec import DType
 from wayfare.core.tensor import Tensor
@@ -86,6 +87,8 @@ class _PurityCheck:
 
     def of_method(self, function: Any, owner: Any) -> bool:
         """A function, and the object it is a method of (or None)."""
+        if isinstance(function, Compiled):
+            function = function._function
         if not isinstance(function, types.FunctionType):
             return not is_library_code(function)
         if is_library_code(function):
@@ -140,6 +143,8 @@ class _PurityCheck:
         if isinstance(value, Module):
             # With inner modules: the library's containers call modules of the user.
             return any([self.of_method(type(inner).forward, inner) for inner in value.modules()])
+        if isinstance(value, Compiled):
+            return self.of_value(value._function)
         if isinstance(value, types.FunctionType):
             return self.of_method(value, None)
         if isinstance(value, types.MethodType):
@@ -153,7 +158,7 @@ class _PurityCheck:
             return self._of_items(value.values() if isinstance(value, dict) else value)
         if isinstance(value, _DATA) or any(value is builtin for builtin in _PURE_BUILTINS):
             return False
-        # The library's own objects (fused and compiled functions, ...) are pure; other objects are unknown.
+        # The library's own objects (fused functions, ...) are pure; other objects are unknown.
         return not is_library_code(value if isinstance(value, type) else type(value))
 
     def _of_items(self, items: Any) -> bool:

@@ -2,7 +2,8 @@
 
 The mapped function runs as a copy whose calls pass through `chosen` (`function_copy`). A function that only computes
 becomes one opaque call, as a module does. Every other function of the user runs as a copy too, so that its own calls
-pass through `chosen` in turn. Everything else is called as it is.
+pass through `chosen` in turn. Everything else is called as it is. In place of a compiled function the plain one is
+called, in the same way.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from typing import Any
 from wayfare.batch.analysis.known_pure import is_stdlib_code
 from wayfare.batch.analysis.purity import is_library_code, only_computes
 from wayfare.batch.record.function_copy import copied_code, copy_of
-from wayfare.batch.record.module_call import UsersCode
+from wayfare.batch.record.module_call import UsersCode, declared_form
+from wayfare.compiler.captures.reach import can_be_weak
+from wayfare.compiler.function import Compiled
+from wayfare.compiler.module import CompiledModule
 from wayfare.core.mode import STATE
 from wayfare.core.native import in_front_of_calls
 from wayfare.core.pytree import flatten, only_tensors
@@ -59,6 +63,8 @@ class FunctionInfo(UsersCode):
 
 
 _OF_FUNCTION = FunctionInfo()
+# What is looked at before it is called.
+_CALLED = (types.FunctionType, types.MethodType, Compiled, CompiledModule)
 
 
 def _run(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -102,18 +108,20 @@ def _known(function: types.FunctionType) -> _KnownCode:
 
 def chosen(called: Any) -> Any:
     """What is to be called in place of `called`: copies of the user's functions call this before each call."""
-    cls = called.__class__
-    if cls is not types.MethodType and cls is not types.FunctionType:
+    if called.__class__ not in _CALLED:
         return called
     mode: Any = STATE.mode
     if mode is None or not mode.executor.batches:
         return called
-    session = mode.executor
-    found = session.callees.get(called)
-    return found or _choose(session, called, may_be_opaque=True)
+    return chosen_in(mode.executor, called)
 
 
-chosen = in_front_of_calls(chosen, "chosen")
+chosen = in_front_of_calls(chosen, "chosen", _CALLED)
+
+
+def chosen_in(session: Any, called: Any) -> Any:
+    """The same in a session, for a function, a method, or a compiled one."""
+    return session.callees.get(called) or _choose(session, called, may_be_opaque=True)
 
 
 def as_copy(called: Any) -> Any:
@@ -124,45 +132,60 @@ def as_copy(called: Any) -> Any:
     return _choose(mode.executor, called, may_be_opaque=False) if mode is not None and mode.executor.batches else called
 
 
+def _plain(called: Any) -> Any:
+    """The plain function, method or module of a compiled one; anything else as it is."""
+    if isinstance(called, Compiled):
+        return called._function
+    if isinstance(called, CompiledModule):
+        return called._orig_mod
+    if called.__class__ is types.MethodType and isinstance(called.__func__, Compiled):
+        return types.MethodType(called.__func__._function, called.__self__)
+    return called
+
+
 def _choose(session: Any, called: Any, may_be_opaque: bool) -> Any:
-    owner = None
-    function = called
-    if called.__class__ is types.MethodType:
-        owner, function = called.__self__, called.__func__
-        if function.__class__ is not types.FunctionType:
-            return called
-    known = _known(function)
-    found = called
-    if known.copied is not None:
-        copy = session.copies.get(function)
-        if copy is None:
-            copy = session.copies[function] = copy_of(function, known.copied)
-        found = copy if owner is None else types.MethodType(copy, owner)
-    if not may_be_opaque:
-        return found
-    if known.is_users and (owner is None or isinstance(owner, Module)) and known.may_try(owner or called):
-        found = _opaque_if_possible(session, called, found, function, owner)
-    if len(session.callees) >= _MOST_CALLEES:
-        session.callees.clear()
-    session.callees[called] = found
+    plain = found = _plain(called)
+    owner: Any = None
+    function = plain
+    if plain.__class__ is types.MethodType:
+        owner, function = plain.__self__, plain.__func__
+    if function.__class__ is types.FunctionType:
+        known = _known(function)
+        if known.copied is not None:
+            copy = session.copies.get(function)
+            if copy is None:
+                copy = session.copies[function] = copy_of(function, known.copied)
+            found = copy if owner is None else types.MethodType(copy, owner)
+        may_own = owner is None or isinstance(owner, Module) or (plain is not called and _is_one_of_its_own(owner))
+        if may_be_opaque and known.is_users and may_own and known.may_try(plain if owner is None else owner):
+            if owner is None:
+                found = _attempt(session, called, found, function, _run, _OF_FUNCTION)
+            else:
+                found = _attempt(session, called, found, owner, function, FunctionInfo(function))
+        elif may_be_opaque and owner is not None and (declared := declared_form(function)) is not None:
+            found = _attempt(session, called, found, owner, *declared)
+    if may_be_opaque:
+        if len(session.callees) >= _MOST_CALLEES:
+            session.callees.clear()
+        session.callees[called] = found
     return found
 
 
-def _opaque_if_possible(session: Any, called: Any, copy: Any, function: types.FunctionType, owner: Any) -> Any:
+def _is_one_of_its_own(owner: Any) -> bool:
+    """Whether what is known of an object can be kept on it, and it is equal to no other."""
+    cls: Any = type(owner)
+    return can_be_weak(owner) and cls.__hash__ is object.__hash__
+
+
+def _attempt(session: Any, called: Any, copy: Any, owner: Any, function: Any, info: Any) -> Any:
     """A function that makes an opaque call of its arguments, or calls the copy."""
-    if owner is None:
-        of_call = (called, _run)
-        info = _OF_FUNCTION
-    else:
-        of_call = (owner, function)
-        info = FunctionInfo(function)
     misses = [0]
 
     def call(*args: Any, **options: Any) -> Any:
         mode: Any = STATE.mode
         if mode is None or mode.executor is not session:
             return called(*args, **options)  # the session has ended since
-        made = session.opaque_call(*of_call, args, options, info)
+        made = session.opaque_call(owner, function, args, options, info)
         if made is not NotImplemented:
             misses[0] = 0
             return made
@@ -171,4 +194,4 @@ def _opaque_if_possible(session: Any, called: Any, copy: Any, function: types.Fu
             session.callees[called] = copy
         return copy(*args, **options)
 
-    return in_front_of_calls(call, "function", (id(of_call[0]), of_call[1]), session, misses)
+    return in_front_of_calls(call, "function", (id(owner), function), session, misses)

@@ -192,7 +192,8 @@ class _Names:
 
     def _is_users(self, value: Any) -> bool:
         if isinstance(value, (types.FunctionType, types.MethodType)):
-            return not is_library_code(value) and not is_stdlib_code(value.__code__)
+            code = getattr(value, "__code__", None)  # a method may be one of anything that can be called
+            return code is None or not (is_library_code(value) or is_stdlib_code(code))
         return value is None or not isinstance(value, (type, types.BuiltinFunctionType))
 
 

@@ -16,15 +16,18 @@ def call_forward(module: Any, *args: Any, **options: Any) -> Any:
     return module.forward(*args, **options)
 
 
-def opaque_form_of(module: Any) -> Any:
-    """(function, OpaqueInfo) for opaque calls of this module; False if its calls cannot be opaque.
-
-    The library's own layers declare it themselves (`nn/one_call.py`).
-    """
-    forward = type(module).forward
-    declared = getattr(forward, "as_one", None)
+def declared_form(method: Any) -> Any:
+    """(function, OpaqueInfo) for opaque calls of a method of the library's own layers, which declares it itself
+    (`nn/one_call.py`); None if it does not."""
+    declared = getattr(method, "as_one", None)
     # `functools.wraps` copies the declaration to a wrapper, which may do something else.
-    if declared is not None and forward.__wrapped__ is declared[0]:
+    return declared if declared is not None and method.__wrapped__ is declared[0] else None
+
+
+def opaque_form_of(module: Any) -> Any:
+    """(function, OpaqueInfo) for opaque calls of this module; False if its calls cannot be opaque."""
+    declared = declared_form(type(module).forward)
+    if declared is not None:
         return declared
     if is_debugged():
         return False  # under a debugger every line must run

@@ -1,4 +1,4 @@
-"""Opaque calls: a cell, a fused or a compiled function recorded as one call instead of the many ops inside.
+"""Opaque calls: a cell, a module or a function recorded as one call instead of the many ops inside.
 
 At the first call for each structure of arguments the function is traced, to learn what it returns. Later calls only
 check a guard: whatever the function depends on must be unchanged. A group of opaque calls runs the function once for
@@ -352,7 +352,7 @@ def _traced(
         # It reads values or draws random numbers; or the arguments are wrong, and its ops give a better error.
         return None
     if isinstance(info, UsersCode):
-        if opaque.steps - opaque.views < info.least_steps or (info.least_steps and opaque.shares_memory()):
+        if opaque.steps - opaque.views < info.least_steps or opaque.shares_memory():
             return None
         history.check_data_dependence(_form(args, options), structure, opaque.steps, holds)
     return opaque if opaque.steps <= MAX_STEPS and not history.follows_data and holds() else None

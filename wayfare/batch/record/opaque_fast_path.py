@@ -73,7 +73,7 @@ def fast_path_for(signature: Signature, owner: Any, args: tuple[Any, ...], rows:
             opaque.holds, opaque.fits, tuple([v.row for v in rows]),
             tuple([part if isinstance(part, int) else _PARTS[part] for part in shape]), tuple(sorts),
             opaque.result is TENSOR, signature.checks_values, getattr(opaque.holds, "by_epoch", False),
-            tuple(constants), opaque.below,
+            tuple(constants), opaque.below, getattr(opaque.holds, "native_tests", None),
         )  # fmt: skip
     factory = _fast_path_factory(
         shape, may_have_role, signature.carries, needs_grad, opaque.result is TENSOR, signature.checks_values

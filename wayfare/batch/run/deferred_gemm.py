@@ -23,16 +23,18 @@ _MAX_DEFERRED = 16 * 1024 * 1024
 
 class _Product(NamedTuple):
     """The leaves whose gradients come from pairs of (output gradient, input): a weight and a bias, one of which may be
-    None. `finish` makes the gradient of the bias from the sum of the output gradients, if it is not that sum."""
+    None. `finish` makes the gradient of the bias from the sum of the output gradients, if it is not that sum, and
+    `finish_weight` that of the weight from the product."""
 
     weight: Tensor | None
     bias: Tensor | None
-    finish: Callable[[Array], Array] | None = None
+    finish: Callable[[Array], Any] | None = None
+    finish_weight: Callable[[Array], Any] | None = None
 
     @property
-    def key(self) -> int:
-        """By the weight: there is one product for each."""
-        return id(self.weight if self.weight is not None else self.bias)
+    def key(self) -> tuple[int, ...]:
+        """What has all of this in common is one product."""
+        return tuple(map(id, self))
 
 
 class _DeferredGemm:
@@ -54,7 +56,7 @@ class DeferredGemms:
     """The deferred gemms of a backward pass."""
 
     def __init__(self) -> None:
-        self._gemms: dict[int, _DeferredGemm] = {}
+        self._gemms: dict[tuple[int, ...], _DeferredGemm] = {}
 
     def through(
         self, node: Node, g: Any, kept: Any, own: dict[int, int], deliver: Deliver
@@ -96,14 +98,11 @@ class DeferredGemms:
             self._run(alone, {}, deliver)
 
     def _can_defer(self, of: _Product, own: dict[int, int]) -> bool:
-        """Whether these are leaves from outside, and the weight always comes with this bias."""
+        """Whether these are leaves from outside."""
         for leaf in of[:2]:
             if leaf is not None and (not isinstance(leaf, Tensor) or id(leaf) in own):
                 return False
-        if of.weight is None and of.bias is None:
-            return False
-        held = self._gemms.get(of.key)
-        return held is None or all([mine is other for mine, other in zip(held.of, of, strict=True)])
+        return of.weight is not None or of.bias is not None
 
     def _defer(self, of: _Product, g: Array, x: Array | None, deliver: Deliver) -> None:
         held = self._gemms.get(of.key)
@@ -129,9 +128,10 @@ class DeferredGemms:
         if found is None:
             parts = [g for g, _ in held.pairs]
             found = known[key] = [_joined(parts), None, parts]
-        weight, bias, finish = held.of
+        weight, bias, finish, finish_weight = held.of
         if weight is not None:
-            deliver(weight, memory_of(found[0]).matmul(found[0].T, _joined([x for _, x in held.pairs])))
+            product = memory_of(found[0]).matmul(found[0].T, _joined([x for _, x in held.pairs]))
+            deliver(weight, product if finish_weight is None else finish_weight(product))
         if bias is not None:
             if found[1] is None:
                 backend = BACKENDS.get(found[0].__class__)
@@ -146,7 +146,7 @@ class DeferredGemms:
 def product_of(f: Factors, tensors: Any) -> _Product:
     """Whose gradients some factors are; `tensors` are those (or the edges) of the inputs by number."""
     matrix, vector = (None if i is None else tensors[i] for i in (f.matrix, f.vector))
-    return _Product(matrix, vector, f.finish)
+    return _Product(matrix, vector, f.finish, f.finish_matrix)
 
 
 def _joined(parts: list[Any]) -> Array:

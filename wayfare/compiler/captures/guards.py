@@ -45,9 +45,15 @@ class Guards:
         """The number of tests at each call, if no module changes."""
         return len(self._outside) + bool(self._inside)
 
-    def still(self) -> bool:
-        """`holds()` as a bound method, which keeps the guards alive."""
+    def __call__(self) -> bool:
+        """`holds()`, of an object that keeps the guards alive."""
         return self.holds()
+
+    @property
+    def native_tests(self) -> Any:
+        """The tests at each call if no module changes, as one native object; None if Python makes some of them."""
+        native = all([location.kind in _NATIVE for location in self._outside])
+        return self._values.get("native_tests") if native else None
 
     def why(self) -> str:
         """What has changed, in words; "" if the guards held."""

@@ -39,14 +39,16 @@ class Factors(NamedTuple):
     """Gradients of a weight and of its bias that are left for later as factors.
 
     The gradient of the input number `matrix` is `gradient.T @ x`, that of the input number `vector` the sum of the rows
-    of `gradient`, or what `finish` makes of that sum. One of the two may be None.
+    of `gradient`; or what `finish_matrix` and `finish` make of those, as if only some rows of a weight are used. One of
+    the two may be None.
     """
 
     matrix: int | None
     vector: int | None
     gradient: Any
     x: Any
-    finish: Callable[[Array], Array] | None = None
+    finish: Callable[[Array], Any] | None = None
+    finish_matrix: Callable[[Array], Any] | None = None
 
 
 class FusedRecord:
@@ -114,17 +116,19 @@ class FusedRecord:
     def _find_factors(self) -> list[Factors]:
         found: list[Factors] = []
         grads = {i: g for i, g in zip(self.wanted, self.input_grads, strict=True) if g is not None}
-        sums = {i: total for i, g in grads.items() if (total := _sum_over_rows(g)) is not None}
-        for i, g in grads.items():
-            if g.step.op is not REGISTRY["matmul"] or g.step.inputs[0].step.op is not REGISTRY["permute"]:
+        before = {i: _before_moves(g) for i, g in grads.items()}
+        sums = {i: total for i, total in before.items() if total.step.op is REGISTRY["sum_to"]
+                and len(total.shape) == 1 and len(total.step.inputs[0].shape) == 2}  # fmt: skip
+        for i, product in before.items():
+            if product.step.op is not REGISTRY["matmul"] or product.step.inputs[0].step.op is not REGISTRY["permute"]:
                 continue
-            left, x = g.step.inputs
+            left, x = product.step.inputs
             gradient = left.step.inputs[0]
             if tuple(left.step.attrs["dims"]) != (1, 0) or len(x.shape) != 2:
                 continue
             vector = next((k for k, total in sums.items() if total.step.inputs[0] is gradient), None)
             finish = None if vector is None else _finish(sums.pop(vector), grads[vector])
-            found.append(Factors(i, vector, gradient, x, finish))
+            found.append(Factors(i, vector, gradient, x, finish, _finish(product, grads[i])))
         found += [Factors(None, i, total.step.inputs[0], None, _finish(total, grads[i])) for i, total in sums.items()]
         return found
 
@@ -338,20 +342,23 @@ class FusedRecord:
         return tuple(whole) if len(whole) > 1 else whole[0]
 
 
-def _sum_over_rows(grad: Value) -> Value | None:
-    """The sum over the rows of a matrix that a gradient is, or is made of by moving its numbers; None if there is
-    none."""
+def _before_moves(grad: Value) -> Value:
+    """What a gradient is made of by moving numbers, whatever the sizes of a call are."""
     while grad.step.op is not None and grad.step.op.family == "movement" and len(grad.step.inputs) == 1:
         if symbols_in(grad.step.attrs):
-            return None
+            break
         grad = grad.step.inputs[0]
-    is_sum = grad.step.op is REGISTRY["sum_to"] and len(grad.shape) == 1 and len(grad.step.inputs[0].shape) == 2
-    return grad if is_sum else None
+    return grad
 
 
-def _finish(total: Value, grad: Value) -> Callable[[Array], Array] | None:
-    """What makes a gradient from a sum of rows; None if it is the sum."""
-    return None if total is grad else lambda array: by_ops(raw_ops, [grad], {total: array}, ())[0]
+def _finish(found: Value, grad: Value) -> Callable[[Array], Any] | None:
+    """What makes a gradient from a product or a sum of rows; None if it is that."""
+
+    def finish(array: Array) -> Any:
+        backend = BACKENDS.get(array.__class__)
+        return by_ops(raw_ops if backend is None else backend.ops, [grad], {found: array}, ())[0]
+
+    return None if found is grad else finish
 
 
 def by_ops(
