@@ -37,6 +37,7 @@ class OpaqueCall:
 
     # For automatic batching: it is unknown whether the function accepts batch dimensions in front of its arguments.
     in_front = -1
+    as_written = True
 
     def name_in(self, owner: Any) -> str:
         """The name under which its calls are counted."""
