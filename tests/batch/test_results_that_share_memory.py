@@ -5,6 +5,7 @@ import pytest
 
 import wayfare as wf
 from wayfare import nn
+from wayfare.batch.paths import choose, functions
 from wayfare.testing import assert_close
 
 RETURNED = {
@@ -113,3 +114,43 @@ def test_each_result_requires_a_gradient_as_in_the_loop(compiled, of_weight, giv
         [[t.requires_grad for t in made] for made in wf.map(example, *columns, batch=batch)] for batch in (True, False)
     )
     assert batched == looped
+
+
+SHARED = wf.ones(4) * 0.5
+COMPUTED_TWICE = {
+    "two ops": lambda x: (x.sin() + 1, x.sin() + 1),
+    "sums": lambda x: (x.sum(), x.sum()),
+    "copies": lambda x: (x.clone(), x.clone()),
+    "several results": lambda x: (*x.max(0), *x.max(0)),
+    "of a shared tensor": lambda x: (SHARED * 2, SHARED * 2),
+    "without history": lambda x: ((x * 2).detach(), x * 2),
+}
+
+
+@pytest.mark.parametrize("name", COMPUTED_TWICE)
+@pytest.mark.parametrize("planned", [False, True])
+@pytest.mark.parametrize("needs", [False, True])
+def test_what_a_recorded_path_computes_twice_are_two_tensors(name, planned, needs, monkeypatch):
+    """A recording has equal values once; a write to one result was seen in the other."""
+    monkeypatch.setattr(choose, "FIRST_MAPS", 1)
+    monkeypatch.setattr(functions, "_BEFORE_PLAN", 0 if planned else 10**6)
+
+    def example(x):
+        found = COMPUTED_TWICE[name](x)
+        return found if x.sum() > 0 else found[::-1]
+
+    def run(batch):
+        wf.manual_seed(1)
+        out = []
+        for _ in range(3):
+            made = wf.map(example, [wf.randn(4).requires_grad_(needs) for _ in range(6)], batch=batch)
+            with wf.no_grad():
+                for number, t in enumerate([t for results in made for t in results if t.is_floating_point()]):
+                    t.mul_(number + 2)
+            out += [t for results in made for t in results]
+        return out
+
+    for batched, looped in zip(run(True), run(False), strict=True):
+        assert_close(batched, looped, atol=1e-4, rtol=1e-5)
+    run(True)
+    assert wf.batching.last().paths.examples
