@@ -34,7 +34,6 @@ from wayfare.core.callsite import user_frame
 from wayfare.core.dispatch import apply, apply1
 from wayfare.core.mode import STATE, Mode, set_mode
 from wayfare.core.op import REGISTRY, Op
-from wayfare.core.pytree import TENSOR, rebuild
 from wayfare.core.stand_in import StandIn, stand_in
 from wayfare.core.tensor import Tensor
 from wayfare.ir.layout import keeps_memory, layout_of
@@ -200,9 +199,7 @@ class Session(PendingCalls):
             if fast_path is not None:
                 known = self.opaque_fast_paths[mode.grad]
                 known[fast_path_key] = (fast_path, *known.get(fast_path_key, ())[: _MAX_FAST_PATHS - 1])
-        made = self.record(signature, rows, None, depth + 1)
-        opaque = signature.target
-        return made[0] if opaque.result is TENSOR else rebuild(opaque.result, iter(made), iter(()))
+        return signature.target.results(self.record(signature, rows, None, depth + 1))
 
     def compiled_call(
         self, compiled: Any, function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]

@@ -22,7 +22,7 @@ from wayfare.batch.paths.results import deliver
 from wayfare.batch.paths.run import Family, PathRun
 from wayfare.batch.paths.stats import PathStats
 from wayfare.batch.paths.tree import BatchedTree
-from wayfare.compiler.check.compare import Difference, same
+from wayfare.compiler.check.compare import Difference, coarsest_step, same
 from wayfare.compiler.fallback import Plain
 from wayfare.compiler.function import Compiled
 from wayfare.compiler.record.recorder_state import KEEP_HISTORY
@@ -340,7 +340,9 @@ class RecordedPaths:
             python = example.again()
             loop([python])
             try:
-                same("the result", example.result, python.result)
+                recording = block.recording
+                step = coarsest_step(recording.made) if recording is not None else 0.0
+                same("the result", example.result, python.result, step)
             except Difference as found:
                 reason = f"the result of its recorded path was found to differ from Python in {found}"
                 self._refused[id(entry)] = reason

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 from weakref import ref
 
+import numpy as np
+
 from wayfare.batch.fibers.example import Example
 from wayfare.batch.function_profile import MapTiming
 from wayfare.batch.paths.backward import PathTape, Result
@@ -13,7 +15,7 @@ from wayfare.batch.paths.run import PathRun
 from wayfare.batch.record.call import row_of
 from wayfare.compiler.record.recording import Output, Recording, in_order_of
 from wayfare.compiler.structure import TENSOR, put_together
-from wayfare.core.device import copied, is_writable
+from wayfare.core.device import address, copied, is_writable
 from wayfare.core.dispatch import apply
 from wayfare.core.mode import current
 from wayfare.core.op import REGISTRY
@@ -30,13 +32,18 @@ def deliver(run: PathRun, examples: Sequence[Example], timing: MapTiming | None)
     for finished in run.finished:
         recording = finished.block.recording
         assert recording is not None
-        columns = []
+        columns: list[tuple[Any, Any, Any]] = []
+        kept = any([stored.needs for stored in finished.results])
         for number, order in enumerate(recording.orders):
             stored = finished.results[number]
             array = copies.get(id(stored))
             if array is None:
-                # The user may write to a result, and the gradient may read what the block has made.
-                array = copies[id(stored)] = copied(stored.array) if stored.needs else stored.array
+                # The user may write to a result: the gradient may read what the block has made (`detach()` too), and
+                # what is computed twice is there once.
+                array = stored.array
+                if kept or any([_may_overlap(array, other) for other, _, _ in columns]):
+                    array = copied(array)
+                copies[id(stored)] = array
             needs = stored.needs and recording.made_needs[number]
             columns.append((array, order, row_of(array.shape[1:], array.dtype) if needs else None))
         for index, example in enumerate(finished.examples.tolist()):
@@ -64,6 +71,12 @@ def deliver(run: PathRun, examples: Sequence[Example], timing: MapTiming | None)
         for out in recording.outputs:
             tensors.append(_tensor(out, made, tensors, given))
         to.result = put_together(recording.shape, iter([tensors[i] for i in recording.results]))
+
+
+def _may_overlap(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return np.may_share_memory(one, other)
+    return address(one) == address(other)
 
 
 def _tensor(out: Output, made: list[Tensor], before: list[Tensor], given: Sequence[Tensor]) -> Any:

@@ -17,6 +17,7 @@ from wayfare.codegen.runtime import gemm
 from wayfare.core import buffer_pool
 from wayfare.core.device import BACKENDS, CPU, Backend, Device, address, backend, copied
 from wayfare.core.native import NATIVE
+from wayfare.core.spec import NARROW_ARRAYS
 
 if TYPE_CHECKING:
     from wayfare.batch.record.call import Row, Value
@@ -136,10 +137,15 @@ class HostMemory(Memory):
     is_host = True
     contiguous = staticmethod(np.ascontiguousarray)  # type: ignore[assignment]
     empty = staticmethod(buffer_pool.empty)
-    matmul = staticmethod(gemm.matmul)
     add = staticmethod(by_address.add)
     if NATIVE is not None:
         place_rows = staticmethod(NATIVE.place_rows)
+
+    def matmul(self, a: Array, b: Array) -> Array:
+        """The product of two matrices, in their dtype: half precision is computed in float32 and rounded once."""
+        if a.dtype in NARROW_ARRAYS:
+            return gemm.matmul(a.astype(np.float32), b.astype(np.float32)).astype(a.dtype)
+        return gemm.matmul(a, b)
 
     def active(self) -> AbstractContextManager[Any]:
         """A `with` block for groups of the CPU: nothing."""

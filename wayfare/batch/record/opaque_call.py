@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from itertools import combinations
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -21,14 +22,14 @@ from wayfare.batch.record.owner_table import table_of
 from wayfare.batch.record.short_trace import MAX_STEPS, QuietFused, ShortTrace, TooLong, place_of
 from wayfare.batch.record.signature import Signature, exact_key, is_shared
 from wayfare.batch.run.runners import all_inputs
-from wayfare.core.dispatch import tensor_ops
+from wayfare.core.dispatch import apply, tensor_ops
 from wayfare.core.errors import WayfareError
 from wayfare.core.generator import Generator
 from wayfare.core.mode import STATE, changed_mode
 from wayfare.core.pytree import TENSOR, flatten, only_tensors, rebuild
 from wayfare.core.stand_in import StandIn, stand_in
-from wayfare.core.tensor import Tensor
-from wayfare.ir.fuse.record import by_ops
+from wayfare.core.tensor import Tensor, wrap
+from wayfare.ir.fuse.record import STOP, by_ops
 from wayfare.ir.gradient import reached
 from wayfare.ir.graph import Value
 
@@ -50,6 +51,8 @@ class OpaqueInfo(Protocol):
 
     # It accepts a leading batch dimension on arguments of at most this many dimensions; -1: on none.
     in_front: int
+    # Its results share memory where those of plain Python do: one tensor twice, a tensor and a part of it.
+    as_written: bool
 
     def name_in(self, owner: Any) -> str:
         """The name of such calls in statistics."""
@@ -63,8 +66,8 @@ class OpaqueCall:
 
     __slots__ = (
         "_batched_forms", "_reach", "below", "captured", "captured_flags", "carries", "checks_values", "fits", "holds",
-        "in_front", "name", "outs", "over_steps", "owner", "plain", "plain_tuple", "program", "result", "row_plans",
-        "steps", "structure", "traced", "views",
+        "in_front", "name", "outs", "over_steps", "owner", "places", "plain", "plain_tuple", "program", "result",
+        "row_plans", "steps", "structure", "traced", "views",
     )  # fmt: skip
 
     def __init__(self, owner: Any, function: Callable[..., Any], structure: Any, in_front: bool, name: str) -> None:
@@ -80,6 +83,8 @@ class OpaqueCall:
         self.captured: tuple[Tensor, ...] = ()
         self.captured_flags: tuple[bool, ...] = ()  # which of them required a gradient when it was traced
         self.result: Any = None
+        # Which output each tensor of the result is, if one of them is there twice; else None.
+        self.places: tuple[int, ...] | None = None
         # How many ops the trace has, and how many of them are views.
         self.steps = self.views = 0
         self.checks_values = False
@@ -105,10 +110,10 @@ class OpaqueCall:
         return self.plain(self.owner(), *args, **options)
 
     def call_flat(self, *tensors: Tensor) -> Any:
-        """The same; the results as a flat tuple."""
+        """The same; the outputs as a flat tuple."""
         made: list[Tensor] = []
         flatten(self.call(tensors), made, [])
-        return tuple(made)
+        return tuple(made if self.places is None else [made[self.places.index(i)] for i in range(len(self.outs))])
 
     def batched_form(self, flags: tuple[bool, ...]) -> Any:
         """The function for a batch; `flags` tells which tensors have a batch dimension."""
@@ -144,13 +149,18 @@ class OpaqueCall:
         return self._reach
 
     def shares_memory(self) -> bool:
-        """Whether a result is a view of an argument or of a captured tensor, or such a tensor itself."""
+        """Whether an output is a view of an argument or of a captured tensor, or such a tensor itself, or has memory in
+        common with another output."""
+        views_of: dict[Value, list[list[Value]]] = {}
         for value in self.traced[3]:
-            while value.step.op is not None and value.step.op.view:
+            path = []
+            while value.step.op is not None and (value.step.op.view or value.step.op is STOP):
+                path.append(value)
                 value = value.step.inputs[0]
             if value.step.op is None:
                 return True
-        return False
+            views_of.setdefault(value, []).append(path)
+        return any([_overlap(base, paths) for base, paths in views_of.items() if len(paths) > 1])
 
     def flags_are_exact(self, rows: list[Row]) -> bool:
         """Whether its results require gradients together: if any argument or captured tensor does, all of them do."""
@@ -171,7 +181,7 @@ class OpaqueCall:
             made = self.call_flat(*given)
         return tuple([bool(t._requires_grad) and row.is_float for t, row in zip(made, self.outs, strict=True)])
 
-    def trace(self, rows: list[Row], grad: bool) -> None:
+    def trace(self, rows: list[Row], grad: bool, as_written: bool) -> None:
         """Trace the function on such rows; raises NotFusable if that is not possible."""
         executor = ShortTrace(len(rows), STATE.mode)
         leaves = executor.leaves_of(rows)
@@ -192,6 +202,11 @@ class OpaqueCall:
                 raise NotFusable("it returns something other than tensors")
             if any([t is given for t in made for given in stand_ins]):
                 raise NotFusable("it gives back an argument, which must stay the same tensor")
+            numbered = {id(t): t for t in made}
+            if as_written and len(numbered) < len(made):
+                order = list(numbered)
+                self.places = tuple([order.index(id(t)) for t in made])
+                made = list(numbered.values())
             values = [executor.value(t) for t in made]
         if place_of([*rows, *[row_of_array(t._array) for t in executor.captured]]) is not memory:
             raise NotFusable("it uses tensors of a device that it was given none of")
@@ -202,7 +217,30 @@ class OpaqueCall:
         self.captured = tuple(executor.captured)
         self.captured_flags = tuple([t._requires_grad for t in self.captured])
         self.traced = (leaves, executor.captured, executor.captured_values(), values)
-        self.plain_tuple = self.result == (tuple, *[TENSOR] * len(made))
+        self.plain_tuple = self.result == (tuple, *[TENSOR] * len(self.places or made))
+
+    def results(self, outputs: tuple[Any, ...]) -> Any:
+        """What the function returns, made of its outputs."""
+        if self.result is TENSOR:
+            return outputs[0]
+        places = self.places
+        return rebuild(self.result, iter(outputs if places is None else [outputs[i] for i in places]), iter(()))
+
+
+def _overlap(base: Value, paths: list[list[Value]]) -> bool:
+    """Whether some of the views of a tensor, each given by the values on the way to it, have memory in common."""
+    arrays: list[Array] = []
+    whole = np.empty(base.shape, np.uint8)
+    with changed_mode(executor=None, grad=False):
+        for path in paths:
+            seen = wrap(whole)
+            for value in reversed(path):
+                op = value.step.op
+                if op is not None and op is not STOP:
+                    made = apply(op, (seen,), value.step.attrs)
+                    seen = made[value.step.outputs.index(value)] if isinstance(made, (tuple, list)) else made
+            arrays.append(seen._array)
+    return any([np.shares_memory(one, other) for one, other in combinations(arrays, 2)])
 
 
 def _always() -> bool:
@@ -336,8 +374,8 @@ def _traced(
     natural = all(len(row.shape) <= info.in_front for row in rows)
     opaque = OpaqueCall(owner, function, structure, natural, info.name_in(owner))
     try:
-        opaque.trace(rows, grad)
-        if isinstance(info, UsersCode) and not opaque.flags_are_exact(rows):
+        opaque.trace(rows, grad, info.as_written)
+        if info.as_written and (opaque.shares_memory() or not opaque.flags_are_exact(rows)):
             return None
         opaque.holds = holds
         fits: Any = getattr(info, "fits", None)
@@ -352,7 +390,7 @@ def _traced(
         # It reads values or draws random numbers; or the arguments are wrong, and its ops give a better error.
         return None
     if isinstance(info, UsersCode):
-        if opaque.steps - opaque.views < info.least_steps or opaque.shares_memory():
+        if opaque.steps - opaque.views < info.least_steps:
             return None
         history.check_data_dependence(_form(args, options), structure, opaque.steps, holds)
     return opaque if opaque.steps <= MAX_STEPS and not history.follows_data and holds() else None

@@ -53,6 +53,22 @@ def shape_of(args: tuple[Any, ...]) -> tuple[str | int, ...] | None:
 
 def fast_path_for(signature: Signature, owner: Any, args: tuple[Any, ...], rows: Any, depth: int) -> FastPath | None:
     """A fast path for calls like this one, or None. The user's line is at least `depth` frames up."""
+    places = signature.target.places
+    if places is None:
+        return _path_to_outputs(signature, owner, args, rows, depth)
+    to_outputs = _path_to_outputs(signature, owner, args, rows, depth + 1)
+    if to_outputs is None:
+        return None
+
+    def path(session: Any, args: tuple[Any, ...]) -> Any:
+        made = to_outputs(session, args)
+        return made if made is MISSED else tuple([made[i] for i in places])
+
+    return path
+
+
+def _path_to_outputs(signature: Signature, owner: Any, args: tuple[Any, ...], rows: Any, depth: int) -> FastPath | None:
+    """The same; its result is that of the call, or a tuple of the outputs if one of them is there twice."""
     opaque = signature.target
     shape = shape_of(args)
     if shape is None or not rows or (opaque.result is not TENSOR and not opaque.plain_tuple):

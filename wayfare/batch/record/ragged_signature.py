@@ -296,7 +296,7 @@ def _common_key(signature: Signature, rows: Sequence[Row], stacks: bool) -> Any:
         attrs = signature.attrs
         what = target, exact_key({k: v for k, v in attrs.items() if k != "shape"} if "shape" in attrs else attrs)
     else:
-        what = target.plain, (id(target.owner()), target.result)
+        what = target.plain, (id(target.owner()), target.result, target.places)
     return what, signature.grad, signature.inference, *inputs
 
 

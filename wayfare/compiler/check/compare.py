@@ -38,8 +38,9 @@ class Shown:
 ANY: Any = object()
 
 
-def same(where: str, got: Any, want: Any) -> None:
-    """Raise `Difference` unless a structure made by a plan equals the one that Python made."""
+def same(where: str, got: Any, want: Any, step: float = 0.0) -> None:
+    """Raise `Difference` unless a structure made by a plan equals the one that Python made. `step`: the largest
+    rounding step on the way, if it is larger than that of the results."""
     if got is want or got is ANY:
         return
     if isinstance(got, Shown):
@@ -51,28 +52,28 @@ def same(where: str, got: Any, want: Any) -> None:
     elif isinstance(got, Tensor) or isinstance(want, Tensor):
         if not (isinstance(got, Tensor) and isinstance(want, Tensor)):
             fail(where, f"the plan gives {_called(got)}, Python {_called(want)}")
-        arrays(where, content(got), content(want))
+        arrays(where, content(got), content(want), step=step)
     elif isinstance(got, np.ndarray) or isinstance(want, np.ndarray):
-        arrays(where, got, want)
+        arrays(where, got, want, step=step)
     elif type(got) is not type(want):
         fail(where, f"the plan gives {_called(got)}, Python {_called(want)}")
     elif isinstance(want, dict):
         if list(got) != list(want):
             fail(where, f"the plan gives the keys {list(got)}, Python {list(want)}")
         for key in want:
-            same(f"{where}[{key!r}]", got[key], want[key])
+            same(f"{where}[{key!r}]", got[key], want[key], step)
     elif isinstance(want, (tuple, list)):
         if len(got) != len(want):
             fail(where, f"the plan gives {len(got)} entries, Python {len(want)}")
         for number, (a, b) in enumerate(zip(got, want, strict=True)):
-            same(f"{where}[{number}]", a, b)
+            same(f"{where}[{number}]", a, b, step)
     elif isinstance(want, (float, complex)):
-        arrays(where, np.asarray(got), np.asarray(want))
+        arrays(where, np.asarray(got), np.asarray(want), step=step)
     elif got != want:
         fail(where, f"the plan gives {got!r}, Python {want!r}")
 
 
-def arrays(where: str, got: Any, want: Any, noise: float = 0.0) -> None:
+def arrays(where: str, got: Any, want: Any, noise: float = 0.0, step: float = 0.0) -> None:
     """The same for two arrays or None. `noise`: how far apart two runs of the plan were, on inputs that differ by
     rounding."""
     if _called(got) != _called(want):
@@ -87,7 +88,8 @@ def arrays(where: str, got: Any, want: Any, noise: float = 0.0) -> None:
     relative, absolute = _CLOSE[want.dtype.char]
     got, want = widened(got), widened(want)
     # The rounding errors of a sum grow with the size of what is added.
-    absolute = absolute * max(1.0, _scale(want)) + _NOISE * noise
+    scale = max(1.0, _scale(want))
+    absolute = absolute * scale + _NOISE * (noise + step * scale)
     with np.errstate(all="ignore"):
         apart = ~np.isclose(got, want, relative, absolute, equal_nan=True)
         if apart.any():
