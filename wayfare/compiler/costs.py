@@ -43,7 +43,8 @@ class Budget:
 class Timings:
     """Times of calls of one entry: as plain Python, and as answered by the compiled function.
 
-    Where calls only ask a device to compute, the device's own clock tells what they take, some calls later.
+    Calls on a device return before their work is done, so the device's clock measures them. Its times come some calls
+    later.
     """
 
     __slots__ = ("_running", "calls", "eager")
@@ -54,14 +55,14 @@ class Timings:
         self._running: deque[tuple[deque[float], Any]] = deque(maxlen=_EAGER + _CALLS)
 
     def add(self, times: deque[float], seconds: float, clock: Any, on_device: bool) -> None:
-        """Add the time of a call, of which the device's clock, if it is on one, knows more."""
+        """Add the time of a call: that of the device's clock, if there is one."""
         if clock is not None:
             self.stopped(times, clock)
         elif not on_device:
             times.append(seconds)
 
     def stopped(self, times: deque[float], clock: Any) -> None:
-        """Take the time of a clock of a device, when it is there; and those that are there by now."""
+        """Stop the clock of a call, and add the times that devices have measured by now."""
         clock.stop()
         self._running.append((times, clock))
         while self._running:
@@ -77,7 +78,7 @@ class Timings:
         if len(self.eager) < _FEW_EAGER or len(self.calls) < _FEW_CALLS:
             return None
         now, python = _typical(self.calls), _typical(self.eager)
-        # The fastest quarter as well: on a busy machine many calls of one way may have had to wait.
+        # The fastest quarter as well: on a busy machine most calls of one way may have had to wait.
         slower = now > _SLOWER * python and _typical(self.calls, 1) > _typical(self.eager, 1)
         return (now, python) if slower else None
 

@@ -69,7 +69,7 @@ class Compiled(Elsewhere):
         self._found_tensors: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
         self._fast_paths = FastPaths()
         self._samples = 0  # calls still to be timed
-        self._clock: Any = None  # of the device that this call asks to compute
+        self._clock: Any = None  # the device's clock for this call
         self._answered: Entry | None = None  # the entry that the last call replayed
         self._lock = lock()
         self._recording = self._running = False  # is Python recorded, is a fast path running?

@@ -29,7 +29,7 @@ Forward = Callable[..., Any]
 class Target:
     """The CPU. Arrays are NumPy's."""
 
-    # The class of arrays that a run takes. Native code reads the memory of the array object, so subclasses do not do.
+    # The class of arrays that a run takes, and no subclass: native code reads the memory of the array object.
     array: type[Any] = np.ndarray
     # Can a whole tree of plans run by one native call?
     native = True
@@ -44,12 +44,11 @@ class Target:
         return Commands()
 
     def clock(self) -> Clock | None:
-        """A clock of a device, which measures what is asked of it from now on; None: what is asked of the CPU is done
-        at once."""
+        """A clock of the device, started now. None on the CPU, where a call returns when its work is done."""
         return None
 
     def finish(self, commands: Any, arena: int, results: Sequence[int]) -> None:
-        """Nothing is added to a command list any more; the numbers of the arena and of results among its objects."""
+        """A command list is complete; `arena` and `results` are numbers of its objects."""
         commands.finish()
 
     def arena(self, size: int) -> AbstractContextManager[Any]:
@@ -169,7 +168,7 @@ _LEAST, _STEP = 1 << 16, 1 << 26
 
 
 class Clock:
-    """The time that a device takes for what it is asked to do between the start and `stop`. Nothing waits for it."""
+    """The time that a device takes for the work between the start and `stop`. Nothing waits for it."""
 
     def __init__(self, backend: Backend, active: Callable[[], AbstractContextManager[Any]]) -> None:
         self._backend, self._active = backend, active
@@ -180,11 +179,11 @@ class Clock:
             return self._backend.mark()
 
     def stop(self) -> None:
-        """What comes after is not measured."""
+        """End the measured work."""
         self._last = self._mark()
 
     def seconds(self) -> float | None:
-        """The time, or None: the device is not so far yet."""
+        """The time; None while the device is still computing."""
         if not self._backend.has_passed(self._last):
             return None
         return self._backend.seconds_between(self._first, self._last)
@@ -215,13 +214,13 @@ class DeviceTarget(Target):
         return Clock(self._backend, self.active)
 
     def finish(self, commands: Any, arena: int, results: Sequence[int]) -> None:
-        """Tell the list what lies where it lay, and what may lie anywhere."""
+        """The arena keeps its address from run to run; results are new arrays."""
         commands.finish((arena,), results)
 
     @contextmanager
     def arena(self, size: int) -> Iterator[Any]:
-        """The memory that the last run in this stream had, so that a graph finds it where it was: plans run one after
-        the other, and nothing is kept there. A run beside another one (of another thread) has memory of its own."""
+        """The memory that the last run in this stream had, so that a graph finds it at the same address. Plans run one
+        after the other, and no value outlives a run. A run of another thread meanwhile has its own memory."""
         free = self._arenas.setdefault(self._backend.stream(), [])
         found = free.pop() if free else None
         if found is None or found.nbytes < size:
@@ -289,8 +288,8 @@ class DeviceTarget(Target):
 
     def _launched(self, kernel: Any, inputs: list[Any], outputs: list[Any], shape: Shape, axes: Any) -> list[Any]:
         if 0 not in shape:
-            # What it writes overlaps nothing that it reads later, so outputs need no checks. (Those of neighbouring
-            # columns seem to overlap.)
+            # Outputs overlap nothing that is read later, so they are not checked. (The check would refuse neighbouring
+            # columns.)
             return kernel.into(inputs, outputs, shape, axes)  # type: ignore[no-any-return]
         return outputs if axes is None else kernel.rows(inputs, axes, outputs)
 

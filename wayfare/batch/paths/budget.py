@@ -11,9 +11,9 @@ from time import thread_time
 
 from wayfare.batch.function_profile import MapTiming
 
-# The share of the loop's time that recording and planning may take in each map, and how many maps' shares can be saved.
+# The share of the loop's time that recording and planning may take in each map, and how many unused shares are kept.
 _SHARE, _SAVED = 1.0, 2.0
-# How much time may be lost before paths have to pay: so many maps as a loop, and this share of each map.
+# How much time paths may lose at first, in maps as a loop; and the share of each map that they may always lose.
 _INVESTED, _LOST = 10.0, 0.05
 # Then so many maps do not try; the next time twice as many.
 _PAUSE = 8

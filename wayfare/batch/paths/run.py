@@ -254,7 +254,7 @@ class PathRun:
 
 
 def _add_total(memory: Memory, totals: dict[int, Any], key: int, g: Any) -> None:
-    """Add to the gradient of a shared tensor. On another device parts are added up later, all in one launch."""
+    """Add to the gradient of a shared tensor. On a GPU parts are added up later, in one launch."""
     old = totals.get(key)
     if memory.is_host or g.__class__ is Rows or (old is not None and old.__class__ is not list):
         with memory.active():

@@ -1,4 +1,4 @@
-"""Where rows lie: all that running groups does in another way on another device than the CPU.
+"""The memory of one device: everything that running groups does differently from device to device.
 
 Every `Row` has a memory, and so has a group, whose rows are alike. A memory gathers rows by address and adds to them,
 makes views and copies, and reads numbers for Python.
@@ -38,7 +38,7 @@ class Memory:
     """The memory of one device. Arrays are those of the device, addresses and choices of rows NumPy's."""
 
     device: Device
-    # Does asking for a value not wait?
+    # Can values be read without waiting for a device?
     is_host = False
     # Can rows be gathered on it?
     has_kernels = True

@@ -1,9 +1,9 @@
 """Ragged signatures: signatures that differ only in the length of their first dimension, as `sum(0)` over 2 and 3 rows.
 
-Two signatures are compared: where one has the length 2 and the other one 3, both have *the length*. What is equal in
-both is the same for all calls. Each op must have a rule that runs rows of all lengths (`Op.ragged`). Calls of one
-ragged signature are scheduled as if they had one signature, and run as one group (`run/ragged_group.py`). The length
-may also be the second dimension, if the first is 1: a batch of one.
+Two signatures are compared: the size in which they differ, 2 and 3 here, is *the length*; all else must be equal. Each
+op must have a rule that runs rows of all lengths (`Op.ragged`). Calls of one ragged signature are scheduled as if they
+had one signature, and run as one group (`run/ragged_group.py`). The length may also be the second dimension, if the
+first is 1: a batch of one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from wayfare.ir.graph import in_order
 from wayfare.ops._ragged import FLAT, RaggedForm, Segments, Shape
 
 _STACK, _CAT = REGISTRY["stack"], REGISTRY["cat"]
-# Signatures that have no other with them yet: each new one is compared with so many that might be of its kind.
+# A new signature is compared with at most so many that belong to no ragged signature yet.
 _MOST_ALONE = 4
 # A function with more ops than this runs natively, calls of each length by themselves.
 _MOST_STEPS = 24
@@ -61,7 +61,7 @@ class RaggedSignature:
         # What its signatures have in common; None: their calls only stack rows.
         self.program: Program | None = None
         # For the rows that calls read, and for their results: which dimension is the length (-1: there is none), or
-        # FLAT. What stands before the length are ones.
+        # FLAT. Dimensions before the length have size 1.
         self.ragged_rows: tuple[Any, ...] = ()
         self.ragged_outs: tuple[Any, ...] = (0,)
         self._forms: list[tuple[RaggedForm, list[Shape | None], list[Shape | None]] | None] = []
@@ -209,7 +209,7 @@ _KEPT = frozenset({"keepdim", "start", "stop", "step", "index", "scale", "causal
 
 
 def _reshaped(x: Any, to: Shape | None, segments: Segments, many: bool) -> Any:
-    """What calls have one of in another shape."""
+    """A value without the length, of one call or of all, in another shape."""
     if to is None:
         return x
     return tensor_ops.reshape(x, shape=(segments.count, *to) if many else to)
@@ -347,7 +347,7 @@ def _of_trace(leaves: Any, captured: Any, stand_for: Any, results: Any) -> Progr
 def _in_common(first: Program, second: Program) -> tuple[Program, tuple[int, int]]:
     """What two programs have in common, with None for the length in shapes; and their lengths. Raises _Differ if they
     differ in more."""
-    # Traces last from one session to the next, and so does what came of comparing them.
+    # Traces are kept from one session to the next, and so is the result of comparing them.
     if not second.compared or second.compared[0] is not first:
         second.compared[:] = first, None
         second.compared[1] = _compared(first, second)

@@ -1,7 +1,7 @@
 """The autograd node of a segment, and what it keeps.
 
 For the graph outside, a segment is one node. Its backward pass goes through the groups, from the last to the first
-(`backward_pass.py`); where more is needed than that gives, its calls are run again as ordinary ops.
+(`backward_pass.py`). For gradients of intermediate values and second derivatives its calls run again as ordinary ops.
 """
 
 from __future__ import annotations

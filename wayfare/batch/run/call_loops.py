@@ -143,8 +143,8 @@ def _take_needed(calls: list[Call], looked_at: int, targets: list[Call], togethe
     """Take the pending calls that must run out of the list, and return them: those that `targets` need; `together`
     with them calls of unfinished examples that can run in the same groups. Those groups run anyway.
 
-    Calls before `looked_at` could wait when they were looked at before: they are looked at again only if one of them is
-    needed now, so that a round of reading costs no time for what has waited for long.
+    Calls before `looked_at` stayed pending in an earlier round. They are looked at again only if one of them is needed
+    now, so that a round costs no time for them.
     """
     needed = {c for c in targets if c.group is None}
     waiting = list(needed)
@@ -212,7 +212,7 @@ def _any_needs_grad(call: Call) -> bool:
 
 
 def _reads_of(calls: list[Call], depth: int) -> set[int]:
-    """The depths (but 0) of the pending calls that these calls read; then their own is set."""
+    """The depths above 0 of the pending calls that these calls read. Sets their own depth."""
     producers = [v.call for call in calls for v in call.inputs if v.__class__ is Value]
     found = {producer.depth for producer in producers if producer.group is None} - {0}
     for call in calls:

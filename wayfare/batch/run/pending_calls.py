@@ -83,9 +83,9 @@ class PendingCalls(Interceptor):
         self.clear_fast_paths()
         self.pending: list[Call] = []
         self.pending_bytes = 0
-        # How many of them could wait in the last round.
+        # How many of the pending calls stayed pending in the last round.
         self._looked_at = 0
-        # Transposed copies of weights, and when any tensor had last been written then.
+        # Transposed copies of weights, and the time of the latest write when they were made.
         self._transposed: Copies = {}
         self._written = 0
         # What was needed in the last round: values that Python will probably read.
@@ -98,7 +98,7 @@ class PendingCalls(Interceptor):
         self.overwritten: list[tuple[Tensor, Array]] = []
         # Which example made what.
         self.ownership = Ownership()
-        # What is known about the mapped function; and the timing of this map.
+        # The profile of the mapped function, and the timing of this map.
         self.profile: FunctionProfile | None = None
         self.timing: MapTiming | None = None
         # True if examples must not share calls, because they register hooks on what they compute.
@@ -268,7 +268,7 @@ class PendingCalls(Interceptor):
             self.profile.set_in_order(how + line, [e.number for e in began])
 
     def for_real(self, function: Callable[[], Any], changes: str = "") -> Any:
-        """Run eagerly what cannot be recorded, on ordinary tensors."""
+        """Run an op that cannot be recorded, on ordinary tensors."""
         if changes:
             self.changes(None, changes)
         self.materialise()
@@ -313,7 +313,7 @@ class PendingCalls(Interceptor):
         for members in groups:
             ahead[members[0].signature] = ahead.get(members[0].signature, 0) + len(members)
         if targets is None or only or self._written != latest_write[0]:
-            # Only between two rounds of reading nobody writes without our notice: the functions have no side effects.
+            # Between two rounds no write goes unnoticed, because the functions have no side effects.
             self._transposed, self._written = {}, latest_write[0]
         with changed_mode(executor=None), caching_transposes(self._transposed):
             for members in groups:

@@ -1,7 +1,7 @@
 """Groups of calls that differ in the length of their first dimension: the rows of all calls lie one after another.
 
 An input or result that has the length is one array of the rows of all calls; offsets say where those of each begin.
-What calls have one of (`RaggedSignature.ragged_rows` and `ragged_outs` tell) has the calls in front, as in every group.
+Those without the length have the calls in front, as in every group (`RaggedSignature.ragged_rows` and `ragged_outs`).
 Ids are those of calls: a result with the length has one id and one address for all of its rows, which are contiguous.
 """
 
@@ -74,7 +74,7 @@ class RaggedGroup(Group):
         self.members = [call.signature for call in calls]
         self.ragged: RaggedSignature = signature.ragged
         self.segments = Segments(np.array([member.length for member in self.members]))
-        # For each result: where the rows of each call are; None: it has one of it.
+        # For each result: where the rows of each call are; None: each call has one row.
         self.made: list[Segments | None] = []
         for number, axis in enumerate(self.ragged.ragged_outs):
             found = None if axis == -1 else self.segments

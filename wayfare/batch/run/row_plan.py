@@ -19,11 +19,11 @@ from wayfare.ir.fuse.record import Factors
 from wayfare.ir.graph import in_order
 from wayfare.ir.plan.row_program import RowProgram
 
-# A plan takes as long to make as some groups to run, so it is made when a function has run in so many groups.
+# Making a plan takes as long as running several groups, so a function gets one after so many groups.
 AFTER_GROUPS = 8
 # The most plans of one function: calls may pass ever new tensors that all rows share.
 _MOST_PLANS = 32
-# Numbers of rows for a trace: one that divides no other size, so that it is seen what depends on it.
+# Numbers of rows for a trace: one is chosen that divides no other size, so sizes that depend on it can be told.
 _SAMPLES = (167, 173, 179, 181, 191, 193, 197, 199, 211, 223, 227, 229)
 
 

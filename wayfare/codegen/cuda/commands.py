@@ -54,8 +54,7 @@ class CudaCommands:
         self.constants: list[Array] = []  # arrays that belong to the list, on the host
         self.titles: list[str] = []
         self.scratch_bytes = 0
-        # The objects that hold the numbers of updates, which are not on the device: the first word of each in the
-        # table.
+        # The objects with the numbers of updates, which are on the host: where in the table their words begin.
         self._given: dict[int, int] = {}
         self._words = 0
         self._kernels = self._matmuls = 0
@@ -213,8 +212,8 @@ class CudaCommands:
         return run
 
     def watch(self, name: str, attrs: dict[str, Any], enter: Callable[[], BufferView | None]) -> bool:
-        """A check of values, by its op. `enter` adds it, and says where it writes whether anything is wrong. The flag
-        that is made of this stays set until it is read."""
+        """A check of values, by the name of its op. `enter` adds it, and returns where it writes what is wrong.
+        The flag of the list stays set until it is read."""
         if self._checks is None or not self._checks.knows(name):
             return False
         wrong = enter()
@@ -246,7 +245,7 @@ class CudaCommands:
         self.titles.append(title)
 
     def finish(self, anchors: Sequence[int] = (), results: Sequence[int] = ()) -> None:
-        """Prepare to run. Nothing can be added afterwards. `anchors` are objects that hardly ever lie elsewhere,
+        """Prepare to run. Nothing can be added afterwards. `anchors` are objects whose addresses hardly ever change,
         `results` are new contiguous arrays."""
         for number, use in self._uses.items():
             use.anchor, use.result = number in anchors, number in results

@@ -1,8 +1,7 @@
 """Matrix products on a GPU: views of buffers as calls of cuBLAS.
 
 cuBLAS has matrices in column order. A matrix whose rows are contiguous is its own transpose there, so `out = a @ b` is
-asked for as `out.T = b.T @ a.T`, and nothing is copied. A batch is one call if one step leads from each matrix to the
-next.
+asked for as `out.T = b.T @ a.T`, and nothing is copied. A batch is one call if its matrices are a constant step apart.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from wayfare.codegen.runtime.command import BufferView, Shape, Unsuited
 
 # The dtypes that cuBLAS multiplies. Of the narrow ones the result may be f32.
 FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
-# The most calls for one batch whose matrices do not follow each other by one step.
+# The most calls for one batch whose matrices are not a constant step apart.
 _MOST_CALLS = 64
 
 

@@ -1,10 +1,10 @@
 """How a list of launches runs: as it is the first times, then as one CUDA graph, wherever its arrays lie.
 
 A graph has the addresses of its arrays in it. Weights, and the state of an optimiser, stay where they are; batches and
-results lie elsewhere at every call. So a place that was seen at two addresses *moves*: the graph works on memory of
-the list in its stead, begins with a copy of what it reads, and ends with a copy of what it has written. Where to copy
-from and to is told by a table in device memory, which one launch writes before each replay, together with the numbers
-of the optimiser. If nothing in the table has changed, there is no such launch. Small results always move.
+results lie elsewhere at every call. So an array that was seen at two addresses *moves*: the graph works on a copy that
+belongs to the list, begins with copying inputs there, and ends with copying results away. A table in device memory has
+the addresses to copy from and to, and the numbers of the optimiser; one launch writes it before each replay if anything
+in it has changed. Small results always move.
 
 What is written, but for results, is an *anchor*: a graph serves one set of addresses of the anchors.
 """
@@ -31,10 +31,10 @@ TABLE = SCRATCH - (1 << 30)
 
 # Graphs of a list, and sets of addresses of its anchors that are remembered to find those that come again.
 _GRAPHS, _SITES = 8, 64
-# A list whose graphs are hardly replayed is launched without: this many captures are a trial.
+# After this many captures, a list whose graphs are hardly replayed is not captured any more.
 _TRIAL = 16
-# What a capture costs, in launches: an estimate, not measured. When a list has made as many, it is captured; one that
-# runs a few times, as for one size of a group in a map, never is.
+# What a capture costs, in launches: an estimate, not measured. A list is captured when it has made so many launches;
+# one that runs a few times only, as for one size of a group in a map, never is.
 CAPTURE_COST = 64
 # What is larger is not copied: a graph serves one address.
 _LARGEST = 1 << 28
@@ -46,8 +46,8 @@ _ALIGNED = 256
 
 
 class Use:
-    """What a list does to one of its objects: which bytes it reads or writes, and how. `anchor` and `result` are what
-    the plan says: the object hardly ever lies elsewhere; it is a new, contiguous array."""
+    """What a list does to one of its objects: which bytes it reads or writes, and how. The plan says
+    `anchor` (its address hardly ever changes) and `result` (it is a new, contiguous array)."""
 
     __slots__ = ("anchor", "first", "high", "low", "result", "written")
 

@@ -102,7 +102,7 @@ class Recorder(RecorderState, Interceptor):
         return out._view is None
 
     def picked(self, x: Tensor, index: Any, out: Tensor) -> None:
-        """`x[i]` with a tensor `i` was taken: a view in eager mode, but a copy here, as long as nobody notices."""
+        """`x[i]` with a tensor `i`: a view in eager mode, but a copy here, until the difference can be noticed."""
         self.copies_of_parts[id(out)] = (weakref.ref(out), x, index)
 
     def show_parts(self, written: Tensor | None = None) -> None:
@@ -130,11 +130,11 @@ class Recorder(RecorderState, Interceptor):
         self.give_up(reason)
 
     def unseen_input(self, reason: str) -> None:
-        """What runs takes something in that a replay would not see."""
+        """The call reads something that a replay would not see."""
         self.give_up(reason)
 
     def step_state_used(self, owner: Any, name: str) -> None:
-        """An attribute that changes with every step. The steps themselves tell what they count on."""
+        """The user's code reads an attribute of an optimiser that changes with every step."""
         if called_by_user(3):
             self.give_up(f"it reads or sets `{name}` of {type(owner).__name__}, which changes with every step")
 

@@ -158,12 +158,12 @@ class Entry:
 
     @property
     def on_device(self) -> bool:
-        """Do its plans only ask a device to compute?"""
+        """Do its plans run on a device?"""
         root = self.tree.root
         return root is not None and root.plan is not None and not root.plan.target.native
 
     def start_clock(self) -> Any:
-        """A clock of the device that its plans run on, which measures from now on; None: they run on the CPU."""
+        """A clock of the device that its plans run on, started now; None on the CPU."""
         root = self.tree.root
         return None if root is None or root.plan is None else root.plan.target.clock()
 

@@ -31,7 +31,7 @@ from wayfare.core.write_clock import owner_of
 
 # Returned by a fast path for a call that it was not made for.
 MISS = object()
-# With more arguments and weights than this, Python overhead does not matter any more. (A device computes beside it.)
+# With more arguments and weights than this, Python overhead does not matter. (A device computes meanwhile.)
 _MOST_TENSORS, _MOST_ON_DEVICE = 256, 4096
 # The most fast paths of one function, and the most for arguments of the same sizes.
 _MOST, _MOST_ALIKE = 256, 4
@@ -58,7 +58,7 @@ def fast_path(
 
 
 def _only_computes(entry: Entry, tensors: Sequence[Tensor]) -> bool:
-    """Is it one block with Python in its plan, whose results are all that it leaves behind?"""
+    """Is it one block with Python in its plan, and without effects besides its results?"""
     block = entry.tree.root
     recording = block.recording if block is not None else None
     return not (
@@ -69,7 +69,7 @@ def _only_computes(entry: Entry, tensors: Sequence[Tensor]) -> bool:
 
 
 def _on_device(entry: Entry, tensors: Sequence[Tensor]) -> bool:
-    """Is it one block whose plan runs on a device? What it leaves behind does not matter: nothing of it is native."""
+    """Is it one block whose plan runs on a device? Its effects may be any: they are done in Python."""
     block = entry.tree.root
     if block is None or block.recording is None or block.plan is None or block.fetch is None:
         return False
@@ -335,7 +335,7 @@ class FastPaths:
         return len(self._all)
 
     def start_clock(self) -> Any:
-        """A clock of the device that the last one asks to compute; None: there is none."""
+        """A clock of the device of the last fast path; None if there is none."""
         return None if self.last is None else self.last.entry.start_clock()
 
     def another(self, args: tuple[Any, ...], options: dict[str, Any], mode: Any) -> Any:

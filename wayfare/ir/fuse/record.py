@@ -152,7 +152,7 @@ class FusedRecord:
             grads = list(g) if len(self.op_outputs) > 1 else [g]
             grads = grads[: len(self.outputs)]
             complete = all([x is not None for x in grads]) or self.may_be_zero([x is None for x in grads])
-            # A device is not asked whether numbers are finite: that would wait for it.
+            # To ask whether numbers are finite would wait for the device.
             if m.works_on_arrays or (complete and any([x.__class__ in BACKENDS for x in grads])):
                 found = self._input_grads(needs, grads, y, inputs, numbers)
                 if not complete:
@@ -254,8 +254,8 @@ class FusedRecord:
     def factored_grads(
         self, needs: Any, g: Any, y: Any, inputs: Sequence[Any], numbers: tuple[float, ...] = ()
     ) -> tuple[list[Any], list[Factors]]:
-        """Gradients of the inputs, and for those that are None the arrays of their factors. For whoever adds up many
-        such gradients: one product of all rows takes less time than many. `g` has a gradient of every output."""
+        """Gradients of the inputs, and for those that are None the arrays of their factors: where many such
+        gradients are added, one product of all rows takes less time than many. `g` has a gradient of every output."""
         grads = list(g[: len(self.outputs)]) if len(self.op_outputs) > 1 else [g]
         made = self._run_backward(self.factored, grads, y, inputs, numbers)
         found: list[Any] = [None] * len(self.inputs)

@@ -1,4 +1,4 @@
-"""Steps in time, joined: what a loop over time does again and again without needing the step before, in one product.
+"""Products of a loop over time that do not need the previous step, joined into one product.
 
 A cell in a Python loop multiplies each part of its input by the same weights, and the gradient of its weights is a sum
 of products, one for each step. On a device each of them is a launch that leaves most of it idle. So
@@ -21,7 +21,7 @@ from wayfare.ir.assemble import ASSEMBLE
 from wayfare.ir.graph import Step, Value, in_order, record
 from wayfare.ir.plan.buffers import IN_PLACE
 
-# From how many on it is worth it.
+# The fewest products that are joined.
 _FEW = 4
 # The most bytes of one `cat`.
 _LARGEST = 1 << 28
@@ -91,7 +91,7 @@ class _Products(_Rewriting):
 
 
 def _part_product(step: Step) -> Any:
-    """What products have in common that may be one: the op, the input, the dimension of its parts, the weights."""
+    """What products that may be joined have in common: the op, the input, the dimension of its parts, the weights."""
     if step.op is None or not step.op.gemm or len(step.inputs) != 2:
         return None
     weight, part = step.inputs[1], _part_of(step.inputs[0])

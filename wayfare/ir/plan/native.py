@@ -116,7 +116,7 @@ def native_actions(step: Step, reads: Sequence[View], writes: Sequence[View], us
     if form is None or op is None or any(0 in view.shape for view in (*reads, *writes)):
         return []
     try:
-        # Only a test: the buffers are not placed yet.
+        # Only to see whether there is a form: the buffers are not placed yet.
         whole = [BufferView(0, 0, s.shape, new_view(s.shape, s.dtype).strides, s.dtype) for s in (*reads, *writes)]
         given = [place if wanted else None for place, wanted in zip(whole[len(reads) :], used, strict=True)]
         form.commands(step.attrs, whole[: len(reads)], given, 1, Scratch())

@@ -200,8 +200,8 @@ class Plan:
         return self.run_objects(objects, given)
 
     def run_on_device(self, arrays: Sequence[Array], given: Sequence[Any] = ()) -> list[Array]:
-        """`run` on arrays that fit, where the plan's target is a device. The arena is there for the next plan when this
-        run has been launched: one works after the other."""
+        """`run` on arrays that fit, where the plan's target is a device. The next plan may use the arena as
+        soon as this run has been launched: the device runs one after the other."""
         target = self.target
         with target.active(), target.arena(self.arena_bytes) as arena:
             objects: Objects = [*arrays, *self.constants, arena]

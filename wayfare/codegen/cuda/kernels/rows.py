@@ -9,11 +9,11 @@
 
 `keys` are int64 on the device, `order` is what sorts them stably; `out`, `values` and the table are C-contiguous. Where
 rows are added or written, keys are not checked. Gathering counts negative keys from the end, and reads row 0 for one
-that is out of range: the caller says so later. Addresses are int64 on the host, in a NumPy array; few of them travel as
-arguments of the kernel, more as one copy, for which nothing waits.
+that is out of range: the caller says so later. Addresses are int64 on the host, in a NumPy array. Up to 480 words are
+arguments of the kernel; more are copied to the device first, without waiting.
 
-Results are those of a loop over the keys to the last bit, at every run. Each run of equal keys is one thread's for each
-column: it adds all of them in order, or writes the last. f16 is added in f32 and rounded once.
+Results are those of a loop over the keys to the last bit, at every run. For each column, one thread
+handles all rows with equal keys: it adds them in order, or writes the last. f16 is added in f32 and rounded once.
 """
 
 from __future__ import annotations

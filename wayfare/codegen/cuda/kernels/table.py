@@ -1,7 +1,7 @@
 """A table of words in device memory: written by a launch that carries the words, and read by the copies of a graph.
 
-What differs from one replay of a CUDA graph to the next cannot be in the graph: the numbers of an optimiser, where the
-inputs lie, where the results are to go. All that is in one table, which one launch writes before the replay. The graph
+The numbers of an optimiser, and the addresses of inputs and results, differ from one replay of a CUDA graph to the
+next, so they cannot be in the graph. They are in one table, which one launch writes before the replay. The graph
 reads numbers from there, and begins and ends with one launch each that copies between addresses of the table and
 memory of its own.
 """
