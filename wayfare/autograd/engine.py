@@ -28,7 +28,7 @@ from wayfare.core.mode import STATE, UNUSUAL, executor, watcher
 from wayfare.core.native import NATIVE
 from wayfare.core.node import Node
 from wayfare.core.op import joint, raw_ops
-from wayfare.core.op_failure import fault_of
+from wayfare.core.op_failure import explain_fault, memory_error
 from wayfare.core.quiet import quietly
 from wayfare.core.spec import BFLOAT16, narrowed, widened
 from wayfare.core.tensor import Tensor, wrap
@@ -58,11 +58,11 @@ def run(
         try:
             with quietly():
                 this.run(roots)
-        except (MemoryError, RuntimeError) as error:
-            fault = fault_of("backward", error)
-            if fault is error:
-                raise
-            raise fault from None
+        except MemoryError as error:
+            raise memory_error("backward", error) from None
+        except RuntimeError as error:
+            explain_fault("backward", error)
+            raise
         finally:
             if looking is not None:
                 looking.ended(this)

@@ -68,11 +68,14 @@ def memory_error(op: str, error: MemoryError, given: str = "") -> MemoryError:
     return OutOfMemoryError(f"{op}: not enough memory{what}", fix=_WAY_OUT)
 
 
-def fault_of(op: str, error: Exception) -> Exception:
-    """The error of a machine or a device that lacks memory or has failed, as one of ours; any other error as it is."""
-    if isinstance(error, MemoryError):
-        return memory_error(op, error)
-    return device_fault(op, error) or error
+def explain_fault(op: str, error: Exception) -> None:
+    """Raise the error of a device that has failed as one of ours; any other error is left to the caller."""
+    fault = device_fault(op, error)
+    if fault is not None:
+        try:
+            raise fault from error
+        finally:
+            del fault  # its traceback holds this frame
 
 
 def _fallback_error(op: Op, shown: str, error: BaseException) -> WayfareError:
