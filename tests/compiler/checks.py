@@ -74,3 +74,11 @@ class Spoilt:
         made = self._plan.run(arrays, given)
         self._spoil(arrays, made)
         return made
+
+
+def spoil(compiled, how):
+    """Each plan of a compiled function calls how(arrays, made) after it has run."""
+    for entries in compiled._cache.entries.values():
+        for entry in entries:
+            for block in entry.tree.root.walk():
+                block.plan = Spoilt(block.plan, how)

@@ -5,7 +5,7 @@ import re
 import pytest
 
 import wayfare as wf
-from tests.compiler.checks import Spoilt, equal, numbers
+from tests.compiler.checks import equal, numbers, spoil
 from wayfare import nn
 from wayfare.errors import CheckError
 
@@ -62,14 +62,6 @@ def test_structures_gradients_and_writes_pass_the_check():
         assert found["grad"] is weight.grad
     assert counts.tolist() == [5, 5, 5]
     equal(weight.grad, sum(numbers(3, seed=call) * 2 for call in range(5)))
-
-
-def spoil(compiled, how):
-    for entries in compiled._cache.entries.values():
-        for entry in entries:
-            for root in (entry.tree.root,):
-                for block in root.walk():
-                    block.plan = Spoilt(block.plan, how)
 
 
 def test_a_wrong_result_is_named_with_its_size():

@@ -201,7 +201,6 @@ class _AsOne:
     """How automatic batching takes a fused function as one call."""
 
     in_front = -1
-    as_written = False
 
     def name_in(self, owner: Fused) -> str:
         """The function's own name."""

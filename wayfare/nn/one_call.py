@@ -84,7 +84,6 @@ class _OfFunction:
     """What automatic batching knows about such a function."""
 
     in_front = -1
-    as_written = False
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -107,8 +106,6 @@ _always.by_epoch = True  # type: ignore[attr-defined]
 
 class _OfLayer:
     """What automatic batching knows about such a method."""
-
-    as_written = False
 
     def __init__(
         self, method: str, most: int, only_if: Callable[[Any], bool] = lambda layer: True,

@@ -39,7 +39,6 @@ class UsersCode:
     """The OpaqueInfo of code that the user wrote, and that is found to only compute."""
 
     in_front = -1
-    as_written = True
     # With fewer ops its calls are not opaque.
     least_steps = 0
 

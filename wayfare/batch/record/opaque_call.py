@@ -51,8 +51,6 @@ class OpaqueInfo(Protocol):
 
     # It accepts a leading batch dimension on arguments of at most this many dimensions; -1: on none.
     in_front: int
-    # Its results share memory where those of plain Python do: one tensor twice, a tensor and a part of it.
-    as_written: bool
 
     def name_in(self, owner: Any) -> str:
         """The name of such calls in statistics."""
@@ -181,8 +179,9 @@ class OpaqueCall:
             made = self.call_flat(*given)
         return tuple([bool(t._requires_grad) and row.is_float for t, row in zip(made, self.outs, strict=True)])
 
-    def trace(self, rows: list[Row], grad: bool, as_written: bool) -> None:
-        """Trace the function on such rows; raises NotFusable if that is not possible."""
+    def trace(self, rows: list[Row], grad: bool, is_users: bool) -> None:
+        """Trace the function on such rows; raises NotFusable if that is not possible. A result of the user's code that
+        is there twice is one tensor."""
         executor = ShortTrace(len(rows), STATE.mode)
         leaves = executor.leaves_of(rows)
         memory = place_of(rows)
@@ -203,7 +202,7 @@ class OpaqueCall:
             if any([t is given for t in made for given in stand_ins]):
                 raise NotFusable("it gives back an argument, which must stay the same tensor")
             numbered = {id(t): t for t in made}
-            if as_written and len(numbered) < len(made):
+            if is_users and len(numbered) < len(made):
                 order = list(numbered)
                 self.places = tuple([order.index(id(t)) for t in made])
                 made = list(numbered.values())
@@ -373,9 +372,10 @@ def _traced(
         return None
     natural = all(len(row.shape) <= info.in_front for row in rows)
     opaque = OpaqueCall(owner, function, structure, natural, info.name_in(owner))
+    is_users = isinstance(info, UsersCode)
     try:
-        opaque.trace(rows, grad, info.as_written)
-        if info.as_written and (opaque.shares_memory() or not opaque.flags_are_exact(rows)):
+        opaque.trace(rows, grad, is_users)
+        if is_users and (opaque.shares_memory() or not opaque.flags_are_exact(rows)):
             return None
         opaque.holds = holds
         fits: Any = getattr(info, "fits", None)

@@ -46,7 +46,7 @@ def same(where: str, got: Any, want: Any, step: float = 0.0) -> None:
     if isinstance(got, Shown):
         if not isinstance(want, Tensor):
             fail(where, f"the plan gives a tensor, Python {_called(want)}")
-        arrays(where, got.array, content(want), got.noise)
+        arrays(where, got.array, content(want), got.noise, step)
         if got.needs is not want.requires_grad:
             fail(where, f"its requires_grad is {got.needs} there and {want.requires_grad} in Python")
     elif isinstance(got, Tensor) or isinstance(want, Tensor):

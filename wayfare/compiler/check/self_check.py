@@ -73,8 +73,8 @@ class SelfCheck:
         written = {id(source) for source in block.written}
         with np.errstate(all="ignore"):
             # Where a value in between is narrow, what replaces its rounding may differ by a step of that size.
-            least = coarsest_step([*self._recording.made, *[value for _, value in self._recording.writes]])
-            other = [nudged(array, least) for array in given]
+            self._step = coarsest_step([*self._recording.made, *[value for _, value in self._recording.writes]])
+            other = [nudged(array, self._step) for array in given]
         places = [place for place, where in enumerate(block.inputs) if id(where) in written]
         for place in places:
             given[place] = given[place].copy(order="K")
@@ -141,17 +141,18 @@ class SelfCheck:
             expected = expected.array.item() if isinstance(expected, Shown) else ANY
         else:
             expected = put_together(recording.shape, iter([outputs[i] for i in recording.results]))
-        same("the result", expected, result)
+        same("the result", expected, result, self._step)
         for effect, before in zip(recording.effects, self._before, strict=True):
             made = effect.value(outputs) if effect.by is None else ANY if before is ABSENT else before + effect.by
-            same(effect.variable.path.called(), made, effect.variable.get())
+            same(effect.variable.path.called(), made, effect.variable.get(), self._step)
         for source, t, array, noise in self._written:
             if t is not None:
-                arrays(f"the memory of {self._name(source)}", to_host(array), content(t), noise)
+                arrays(f"the memory of {self._name(source)}", to_host(array), content(t), noise, self._step)
         for source, number in recording.grads:
             t = source.tensor(arguments)
             expected = None if number is None else outputs[number]
-            same(f"the .grad of {self._name(source)}", expected, None if t is None or t._grad is None else t.grad)
+            found = None if t is None or t._grad is None else t.grad
+            same(f"the .grad of {self._name(source)}", expected, found, self._step)
         for generator, seed, calls in self._drawn:
             if (generator._seed, generator._calls) != (seed, calls):
                 fail("the random generator", "it gave another number of random keys")
@@ -183,7 +184,7 @@ class SelfCheck:
                      accumulate=False)  # fmt: skip
         for source, mine, t in zip(sources, self._gradients or (), leaves, strict=True):
             theirs = capture.of(t)
-            same(f"the gradient of {self._name(source)}", _dense(mine), _dense(theirs))
+            same(f"the gradient of {self._name(source)}", _dense(mine), _dense(theirs), self._step)
 
     def _shown(self, out: Output, outside: Tensor | None) -> Any:
         """What an output of the replay would be, as far as it is known."""
