@@ -64,7 +64,11 @@ def state(pid):
 
 
 def finish(process):
-    out, err = process.communicate(timeout=60)
+    try:
+        out, err = process.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # nothing is left to run on when a test fails
+        raise
     return process.returncode, out, err
 
 
