@@ -41,14 +41,17 @@ def pytest_configure(config):
 SAMPLE = 7
 # What takes long by itself: whole trainings, whole benchmarks, thousands of calls, programs written at random.
 LONG = (
-    "batch/test_limits.py", "batch/test_random_programs.py", "benchmarks/", "cli/demo/", "codegen/test_fuzz.py",
-    "compiler/test_lifetime.py", "compiler/test_profile.py", "compiler/test_random_programs.py",
-    "compiler/test_staleness_training.py", "data/test_workers.py", "exporters/onnx/test_export_loops.py",
-    "exporters/inspect/test_inspect_fuzz.py", "exporters/bundle/test_hostile.py", "exporters/bundle/test_lying.py",
-    "gpu/test_cuda_bounds.py", "gpu/test_cuda_fuzz.py", "ir/test_plan_counts.py",
-    "ir/test_random_graphs.py", "ir/test_records.py", "optim/test_optimizer.py", "oracle/test_random_programs.py",
-    "oracle/test_tutorials", "see/debug/test_leaks.py", "see/profile/test_three_rows.py", "see/viewer/test_views.py",
-    "test_every_record_native.py", "test_examples.py", "test_without_llvm.py",
+    "batch/test_limits.py", "batch/test_paths_like_the_loop.py", "batch/test_random_programs.py", "benchmarks/",
+    "cli/demo/", "codegen/test_fuzz.py", "compiler/test_lifetime.py", "compiler/test_profile.py",
+    "compiler/test_random_programs.py", "compiler/test_staleness_training.py", "data/test_workers.py",
+    "distributed/test_faults.py", "exporters/bundle/test_hostile.py", "exporters/bundle/test_lying.py",
+    "exporters/inspect/test_inspect_fuzz.py", "exporters/onnx/test_export_loops.py", "gpu/test_cuda_bounds.py",
+    "gpu/test_cuda_fuzz.py", "gpu/test_cuda_windows.py", "gpu/test_kernels_at_size.py",
+    "gpu/test_map_path_programs.py", "gpu/test_map_paths.py", "gpu/test_programs.py", "gpu/test_several_gpus.py",
+    "io/test_error_types.py", "ir/test_plan_counts.py", "ir/test_random_graphs.py", "ir/test_records.py",
+    "optim/test_optimizer.py", "oracle/test_random_programs.py", "oracle/test_tutorials", "see/debug/test_leaks.py",
+    "see/profile/test_three_rows.py", "see/viewer/test_views.py", "test_every_record_native.py", "test_examples.py",
+    "test_without_llvm.py",
 )  # fmt: skip
 
 

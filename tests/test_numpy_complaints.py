@@ -101,8 +101,8 @@ def test_numbers_that_do_not_fit(state):
     def made():
         x = wf.zeros(2)
         return [
-            wf.full((2,), 1e300), wf.tensor([1e300], dtype=wf.float16), wf.tensor(1e300),
-            wf.tensor(np.array([1e300])).float(), x + 1e300, x.half().fill_(1e5), wf.tensor([1e300]).half(),
+            wf.tensor([1e300], dtype=wf.float16), wf.tensor(1e300), wf.tensor(np.array([1e300])).float(), x + 1e300,
+            wf.tensor([1e300]).half(),
             wf.linspace(0, 1e38, 5), x.float_power_(1e300),
         ]  # fmt: skip
 

@@ -68,7 +68,7 @@ def test_the_way_through_integers_has_no_gradient():
 
 def test_what_is_no_dtype_or_device():
     x = wf.ones(1)
-    with pytest.raises(DTypeError, match="to: 'float8' is not a dtype Wayfare has .*float16"):
+    with pytest.raises(DTypeError, match="to: 'float8' is neither a device nor a dtype that Wayfare has .*float16"):
         x.to("float8")
     with pytest.raises(DTypeError, match="complex numbers .*are not supported"):
         x.to(np.complex64)
