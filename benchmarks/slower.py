@@ -17,7 +17,7 @@ from benchmarks.worker import Worker
 from benchmarks.works.patterns import Pattern
 from benchmarks.works.turns import PATTERNS
 
-SUMMARY = "never slower: 100 patterns compiled beside the same functions plain, after warm-up and from the first call"
+SUMMARY = "never slower: patterns compiled beside the same functions plain, after warm-up and from the first call"
 
 WIDTH = 100
 TARGET = 1.1

@@ -36,6 +36,8 @@ ALLOWED |= {"wayfare.core.executor.StaleCall"}
 ALLOWED |= {"wayfare.core.native.in_front_of_calls"}
 # Is there any device but the CPU? A step asks it before it looks where parameters are.
 ALLOWED |= {"wayfare.core.device.BACKENDS"}
+# Tensors of other libraries: without their history, and their names in errors.
+ALLOWED |= {"wayfare.core.dlpack.type_name", "wayfare.core.dlpack.without_history"}
 # Which line a warning names.
 ALLOWED |= {"wayfare.core.callsite.outside_frames"}
 ALLOWED |= {f"wayfare.core.structure_epoch.{name}" for name in ("EPOCH", "NUMBERS", "structure_changed")}

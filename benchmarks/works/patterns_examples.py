@@ -173,14 +173,14 @@ def _speller() -> tuple[Any, Any, list[str]]:
 @pattern("examples", "beam_search.py, training step")
 def example_spelling(m: Any) -> Case:
     _only_here(m)
-    example, model, names = _speller()
+    _, model, names = _speller()
 
     def loss_of(name: str) -> Any:
         state, scores = model.start(), []
         for letter in "$" + name:
             ahead, state = model(letter, state)
             scores.append(ahead)
-        wanted = m.stack([example.NUMBERS[letter] for letter in name + "$"])
+        wanted = m.stack([model.numbers[letter] for letter in name + "$"])
         return m.nn.functional.cross_entropy(m.stack(scores), wanted, reduction="sum")
 
     return Case(_step(m, model, loss_of), _batches(names))

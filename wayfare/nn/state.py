@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from wayfare.api.functions.creation import from_numpy
+from wayfare.api.functions.creation import tensor as new_tensor
 from wayfare.autograd.modes import no_grad
-from wayfare.core.dlpack import array_of, without_history
+from wayfare.core.dlpack import without_history
 from wayfare.core.errors import ArgumentTypeError, OperationError
 from wayfare.core.tensor import Tensor
 from wayfare.nn.parameter import Parameter
@@ -105,7 +103,7 @@ def _as_tensor(key: str, value: Any, present: Tensor, problems: list[str]) -> Te
         if not hasattr(value, "__array__"):
             problems.append(f"{key}: a {type(value).__name__} is no tensor")
             return None
-        value = from_numpy(np.array(array_of(without_history(value), "load_state_dict")))
+        value = new_tensor(without_history(value))
     found: Tensor = value
     # Checkpoints from before there were 0-dim tensors hold one number as [1].
     if present.ndim == 0 and tuple(found.shape) == (1,):

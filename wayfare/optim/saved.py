@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import wayfare as wf
-from wayfare.core.dlpack import array_of, without_history
+from wayfare.core.dlpack import without_history
 from wayfare.core.errors import ArgumentError, ArgumentTypeError, MissingEntryError
 
 if TYPE_CHECKING:
@@ -184,5 +184,5 @@ def _loaded(name: str, value: Any, p: Any) -> Any:
     if isinstance(value, dict):
         return {k: _loaded(str(k), entry, p) for k, entry in value.items()}
     if hasattr(value, "__array__"):
-        return _loaded(name, wf.tensor(array_of(without_history(value), "load_state_dict")), p)
+        return _loaded(name, wf.tensor(without_history(value)), p)
     return copy.deepcopy(value)
